@@ -1,0 +1,31 @@
+# make run    the main job: a sales analyst that is resumed on the next day (sets up all it needs)
+# make test   everything (sets up all it needs)
+# make check  format, lint, types, imports and the fast tests: under a minute
+.PHONY: run test check setup format clean
+
+PY := .venv/bin/python
+STAMP := .venv/.segue-$(shell cksum pyproject.toml scripts/setup.sh | cksum | cut -d' ' -f1)
+
+run: $(STAMP)
+	$(PY) -m examples.sales_analyst
+
+test: $(STAMP)
+	sh scripts/check.sh
+	$(PY) -m pytest -n 2 --dist worksteal
+
+check: $(STAMP)
+	sh scripts/check.sh
+	$(PY) -m pytest -n 2 --dist worksteal -m "not slow and not server"
+
+setup: $(STAMP)
+
+$(STAMP): pyproject.toml scripts/setup.sh
+	sh scripts/setup.sh .venv
+	touch $(STAMP)
+
+format: $(STAMP)
+	.venv/bin/ruff check --fix-only --exit-zero .
+	.venv/bin/ruff format .
+
+clean:
+	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis

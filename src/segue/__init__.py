@@ -1,0 +1,1 @@
+"""Segue: the session layer for AI agents."""
