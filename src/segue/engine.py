@@ -1,0 +1,457 @@
+"""
+The engine: carries operations to the store, many callers in one commit.
+
+Operations of all callers wait in a lane and are committed together. A caller that finds its lane
+free commits by itself, without a change of thread; under load one thread commits for all. An async
+caller gives its operation to the lane and is told on its own event loop: one hop.
+
+The one hard invariant: a caller is answered after the commit that holds its operation, never before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable, Generator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, NamedTuple, TypeVar
+
+from .errors import Closed, NotDone, SegueError, Unavailable
+from .store import Op, Result, Store
+
+T = TypeVar("T")
+
+GROUP_MAX = 256
+"""Most operations of one commit."""
+
+HOPS_MAX = 32
+"""Most blocking calls that async callers have under way at a time; more wait their turn."""
+
+LINGER_MAX_SECONDS = 0.002
+"""Longest a crowded lane waits for the callers it has just answered to come back."""
+
+_engines: weakref.WeakSet[Engine] = weakref.WeakSet()
+
+
+class Job:
+    """One operation under way, and whom to tell."""
+
+    __slots__ = ("error", "loop", "op", "result", "waiter")
+
+    def __init__(self, op: Op, loop: asyncio.AbstractEventLoop | None = None) -> None:
+        self.op = op
+        self.result: Result = None
+        self.error: BaseException | None = None
+        self.loop = loop
+        self.waiter: Any = None  # a locked lock (blocking callers) or an asyncio future
+
+    def answer(self) -> Result:
+        if self.error is not None:
+            raise self.error
+        return self.result
+
+
+class Lane:
+    """A queue of operations with one commit at a time."""
+
+    def __init__(self, store: Store, name: str) -> None:
+        self._store = store
+        self._name = name
+        self._queue: deque[Job] = deque()
+        self._busy = threading.Lock()
+        self._wake = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._start = threading.Lock()
+        self._crowd = 0  # operations in the last commit
+        self._took = 0.0  # seconds of the last commit
+        self._closed = False
+
+    def call(self, op: Op) -> Result:
+        job = Job(op)
+        # The fast way: nobody is committing and nobody waits, so this thread does it.
+        if self._crowd < 2 and not self._queue and self._busy.acquire(blocking=False):
+            try:
+                self._commit([job])
+            finally:
+                self._busy.release()
+            if self._queue:
+                self._rouse()
+            return job.answer()
+        job.waiter = threading.Lock()
+        job.waiter.acquire()
+        self.put(job)
+        job.waiter.acquire()
+        return job.answer()
+
+    def put(self, job: Job) -> None:
+        if self._closed:
+            raise Closed("this database handle is closed; open the store again")
+        self._queue.append(job)
+        self._rouse()
+
+    def close(self) -> None:
+        self._closed = True
+        self._wake.set()
+        thread = self._thread
+        if thread is not None and thread is not threading.current_thread():
+            thread.join()
+
+    def _rouse(self) -> None:
+        if self._thread is None:
+            with self._start:
+                if self._thread is None:
+                    self._thread = threading.Thread(target=self._work, name=self._name, daemon=True)
+                    self._thread.start()
+        self._wake.set()
+
+    def _work(self) -> None:
+        while not (self._closed and not self._queue):
+            self._wake.wait()
+            self._wake.clear()
+            with self._busy:
+                while self._queue:
+                    self._linger()
+                    jobs = [self._queue.popleft() for _ in range(min(len(self._queue), GROUP_MAX))]
+                    self._commit(jobs)
+                    _tell(jobs)
+
+    def _linger(self) -> None:
+        # Callers that were just answered come back within microseconds: one commit for all of them
+        # costs less than two. Nobody waits who was alone.
+        if self._crowd < 2 or self._closed:
+            return
+        until = time.perf_counter() + min(self._took, LINGER_MAX_SECONDS)
+        while len(self._queue) < self._crowd and time.perf_counter() < until:
+            time.sleep(0.00002)
+
+    def _commit(self, jobs: list[Job]) -> None:
+        began = time.perf_counter()
+        try:
+            for job, result in zip(jobs, self._store.commit([job.op for job in jobs]), strict=True):
+                if isinstance(result, NotDone):
+                    job.error = result
+                else:
+                    job.result = result
+        except BaseException as error:
+            for job in jobs:  # whatever it is, it belongs to the callers; a lane does not end by it
+                job.error = error
+        finally:
+            self._crowd = len(jobs)
+            self._took = time.perf_counter() - began
+
+
+def _tell(jobs: list[Job]) -> None:
+    loops: dict[asyncio.AbstractEventLoop, list[Job]] = {}
+    for job in jobs:
+        if job.loop is None:
+            job.waiter.release()
+        else:
+            loops.setdefault(job.loop, []).append(job)
+    for loop, mine in loops.items():
+        _call_soon(loop, _settle, mine)
+
+
+def _settle(jobs: list[Job]) -> None:
+    for job in jobs:
+        if not job.waiter.done():
+            if job.error is not None:
+                job.waiter.set_exception(job.error)
+            else:
+                job.waiter.set_result(job.result)
+
+
+def _call_soon(loop: asyncio.AbstractEventLoop, function: Callable[..., Any], *args: object) -> None:
+    try:
+        loop.call_soon_threadsafe(function, *args)
+    except RuntimeError:
+        # The loop was closed while its operation was under way: nobody is left to be told.
+        if not loop.is_closed():
+            raise
+
+
+class Pause(NamedTuple):
+    """A step of a waiting procedure: go on when the session changes, or after some seconds."""
+
+    session: str
+    seconds: float
+
+
+class Changes:
+    """Tells waiters in this process that a session changed. Holds no thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._waiters: dict[str, dict[int, Callable[[], None]]] = {}
+        self._numbers = itertools.count()
+
+    def tell(self, session: str | None) -> None:
+        """Wake those that wait for this session (None: for any)."""
+        if not self._waiters:
+            return
+        with self._lock:
+            groups = list(self._waiters.values()) if session is None else [self._waiters.get(session, {})]
+            calls = [call for group in groups for call in group.values()]
+        for call in calls:
+            call()
+
+    def add(self, session: str, call: Callable[[], None]) -> int:
+        with self._lock:
+            number = next(self._numbers)
+            self._waiters.setdefault(session, {})[number] = call
+            return number
+
+    def remove(self, session: str, number: int) -> None:
+        with self._lock:
+            group = self._waiters.get(session, {})
+            group.pop(number, None)
+            if not group:
+                self._waiters.pop(session, None)
+
+
+class Engine:
+    """
+    A store with its lanes, its waiters and the threads for async callers.
+
+    One engine serves any number of threads and event loops. After ``os.fork`` the child's engine
+    starts anew: it has no jobs, no waiters and no threads of the parent.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self.changes = Changes()
+        self._begin()
+        _engines.add(self)
+        store.on_change = self._changed
+
+    def _begin(self) -> None:
+        self._lanes = [Lane(self.store, f"segue-lane-{n}") for n in range(max(1, self.store.lanes))]
+        self._hops: ThreadPoolExecutor | None = None
+        self._lock = threading.Lock()
+        self.changes = Changes()
+        self.keeper = Keeper(self)
+        self._closed = False
+
+    def _changed(self, session: str | None) -> None:
+        self.changes.tell(session)
+
+    def _lane(self, op: Op) -> Lane:
+        if len(self._lanes) == 1:
+            return self._lanes[0]
+        # One session, one lane: callers of a busy session share commits instead of waiting for row locks.
+        return self._lanes[hash(_session_of(op)) % len(self._lanes)]
+
+    def do(self, op: Op) -> Any:
+        """Commit one operation together with those of other callers; its result, or its typed error."""
+        self._check_open()
+        result = self._lane(op).call(op)
+        self.changes.tell(_session_of(op))
+        return result
+
+    async def ado(self, op: Op) -> Any:
+        """The same for an async caller. Cancelling stops the waiting, not the operation."""
+        self._check_open()
+        loop = asyncio.get_running_loop()
+        job = Job(op, loop)
+        job.waiter = loop.create_future()
+        self._lane(op).put(job)
+        result = await job.waiter
+        self.changes.tell(_session_of(op))
+        return result
+
+    def hop(self, function: Callable[..., T], *args: Any, **options: Any) -> Future[T]:
+        """Run blocking code on one of the engine's threads."""
+        self._check_open()
+        with self._lock:
+            if self._hops is None:
+                self._hops = ThreadPoolExecutor(HOPS_MAX, thread_name_prefix="segue-hop")
+            return self._hops.submit(function, *args, **options)
+
+    async def ahop(self, function: Callable[..., T], *args: Any, **options: Any) -> T:
+        """Await blocking code in one hop. Cancelling stops the waiting, not the code."""
+        return await asyncio.wrap_future(self.hop(function, *args, **options))
+
+    def wait(self, pause: Pause) -> None:
+        """Block this thread until the session changes or the time is over."""
+        event = threading.Event()
+        number = self.changes.add(pause.session, event.set)
+        try:
+            event.wait(pause.seconds)
+        finally:
+            self.changes.remove(pause.session, number)
+
+    async def await_(self, pause: Pause) -> None:
+        """The same without a thread."""
+        loop = asyncio.get_running_loop()
+        event = asyncio.Event()
+        number = self.changes.add(pause.session, lambda: _call_soon(loop, event.set))
+        try:
+            await asyncio.wait_for(event.wait(), pause.seconds)
+        except TimeoutError:
+            pass
+        finally:
+            self.changes.remove(pause.session, number)
+
+    def drive(self, steps: Generator[Pause, None, T]) -> T:
+        """Run a waiting procedure on this thread."""
+        try:
+            while True:
+                self.wait(next(steps))
+        except StopIteration as end:
+            return end.value  # type: ignore[no-any-return]
+        finally:
+            steps.close()
+
+    async def adrive(self, steps: Generator[Pause, None, T]) -> T:
+        """
+        Run a waiting procedure from an event loop: its steps hop to a thread, its pauses hold none.
+
+        When the caller is cancelled, a step that is under way is let finish and then the procedure
+        is closed, which gives back what it took.
+        """
+        step = self.hop(_step, steps)
+        try:
+            while True:
+                pause, value = await asyncio.shield(asyncio.wrap_future(step))
+                if pause is None:
+                    return value  # type: ignore[no-any-return]
+                await self.await_(pause)
+                step = self.hop(_step, steps)
+        except BaseException:
+            await _settled(self.hop(_abandon, steps, step))
+            raise
+
+    def close(self) -> None:
+        """Finish what was accepted, then release everything. Idempotent."""
+        if self._closed:
+            return
+        self.keeper.close()
+        self._closed = True
+        for lane in self._lanes:
+            lane.close()
+        if self._hops is not None:
+            # Closed from one of its own threads (the async face), the pool cannot wait for itself.
+            self._hops.shutdown(wait=not threading.current_thread().name.startswith("segue-hop"))
+        self.store.close()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise Closed("this database handle is closed; open the store again")
+
+
+def _step(steps: Generator[Pause, None, T]) -> tuple[Pause | None, Any]:
+    try:
+        return next(steps), None
+    except StopIteration as end:
+        return None, end.value
+
+
+def _abandon(steps: Generator[Pause, None, Any], step: Future[Any]) -> None:
+    """Let the step that is under way finish, then give back what the procedure took."""
+    try:
+        _pause, result = step.result()
+    except BaseException:  # noqa: BLE001 - the step failed, so it has cleaned up; its caller has the error
+        result = None
+    if result is not None:
+        result.release()
+    steps.close()
+
+
+async def _settled(future: Future[None]) -> None:
+    """Wait for the future however often the waiting is cancelled: the cancellation goes on afterwards."""
+    waiting = asyncio.wrap_future(future)
+    while not waiting.done():
+        try:
+            await asyncio.shield(waiting)
+        except asyncio.CancelledError:
+            continue
+    waiting.result()
+
+
+def _session_of(op: Op) -> str:
+    session = getattr(op, "session", None)
+    if session is None:
+        session = getattr(op, "id", None) or op.create.id  # type: ignore[union-attr]
+    return str(session)
+
+
+class Kept:
+    """A lease that the keeper renews."""
+
+    __slots__ = ("due", "lost", "period", "renew", "renewed")
+
+    def __init__(self, renew: Callable[[], object], period: float, lost: Callable[[SegueError], None]) -> None:
+        self.renew = renew
+        self.period = period
+        self.lost = lost
+        self.renewed = time.monotonic()
+        self.due = self.renewed + period
+
+
+class Keeper:
+    """One thread that renews the leases of this process's runs, each at a third of its time."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = weakref.ref(engine)
+        self._kept: set[Kept] = set()
+        self._condition = threading.Condition()
+        self._thread: threading.Thread | None = None
+        self._closed = False
+
+    def add(self, kept: Kept) -> None:
+        with self._condition:
+            self._kept.add(kept)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._work, name="segue-keeper", daemon=True)
+                self._thread.start()
+            self._condition.notify()
+
+    def remove(self, kept: Kept) -> None:
+        with self._condition:
+            self._kept.discard(kept)
+
+    def close(self) -> None:
+        with self._condition:
+            self._closed = True
+            self._kept.clear()
+            self._condition.notify()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join()
+
+    def _work(self) -> None:
+        while True:
+            with self._condition:
+                if self._closed:
+                    return
+                now = time.monotonic()
+                due = [kept for kept in self._kept if kept.due <= now]
+                if not due:
+                    nearest = min((kept.due for kept in self._kept), default=now + 60)
+                    self._condition.wait(max(0.0, nearest - now))
+                    continue
+            for kept in due:
+                self._renew(kept)
+
+    def _renew(self, kept: Kept) -> None:
+        kept.due = time.monotonic() + kept.period
+        try:
+            kept.renew()
+            kept.renewed = time.monotonic()
+        except NotDone as error:
+            if not isinstance(error, Unavailable):
+                self.remove(kept)
+                kept.lost(error)
+        except SegueError:
+            kept.due = time.monotonic() + kept.period / 4  # unknown outcome: ask again soon
+
+
+def _after_fork() -> None:
+    for engine in list(_engines):
+        engine._begin()  # noqa: SLF001
+
+
+os.register_at_fork(after_in_child=_after_fork)
