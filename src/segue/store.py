@@ -105,12 +105,13 @@ class Append:
     (``HeadMoved``). Entries whose id is known with the same digest are skipped and their seq is
     returned; with another digest the whole batch is refused (``IdConflict``). A batch of only known
     ids is done, whatever the fence, the head and the state are now: it is a retry of what was stored.
-    Ids of entries that a fork inherits count as known. ``expect`` is compared only when something is new.
+    Ids of entries that a fork inherits count as known, and so does an id that came earlier in the batch.
+    ``expect`` is compared only when something is new.
 
     A fence is honoured only while its lease is the session's newest and running: an expired lease may
     still append until somebody takes over (nothing was overtaken), but never after, nor when it was
     given back or paused.
-    A session that is ``completed`` becomes ``active`` by a message.
+    A session that is ``completed`` becomes ``active`` by a new message (its version one higher).
     """
 
     scope: ScopeKey
@@ -131,8 +132,9 @@ class Take:
     gives Queued and keeps (or makes) a ticket that lapses when it is not asked again within
     ``ticket_us``; ``interrupt`` and ``rollback`` take it from ``over``, the run that the caller has
     seen hold it, and give ``Busy`` when it is meanwhile another; they pass the queue.
-    The same run asking again gets its own lease again, with the same fence. First come, first served.
-    A paused lease is ended by the grant. A completed session becomes active.
+    The same run asking again gets its own running lease again, extended, with the same fence. First come,
+    first served. A paused lease is ended by the grant. A completed session becomes active (its version one
+    higher). ``dead`` is a ``Lease.holder`` that the caller knows to live no more.
     Refused: ``NotFound``, ``Archived``, ``Busy``.
     """
 
@@ -169,6 +171,7 @@ class Release:
     Give a lease back, or a place in the queue (``fence`` None), or pause (``pause_us``). Result: None.
 
     Idempotent: giving back what is lost or gone is done already. Pausing a lost lease is ``LeaseLost``.
+    Refused also: ``NotFound``.
     """
 
     scope: ScopeKey
@@ -225,7 +228,11 @@ class Queued(NamedTuple):
 
 
 class Erased(NamedTuple):
-    """How many entries were erased, and how many stay because forks share them."""
+    """
+    How many entries were erased, and how many of its own stay because forks share them.
+
+    Erased ones include those of an erased parent that had stayed for this session alone.
+    """
 
     entries: int
     shared: int
@@ -245,7 +252,8 @@ class Filter:
     ``status`` is as of now. ``due_us``: sessions whose lifetime ended at or before that time and that
     are neither pinned, archived nor running; they come by due time, soonest first. ``archived_us``:
     archived at or before, not pinned; oldest first. All others come by last activity, newest first
-    (then by id, descending), archived ones only when ``status`` asks for them.
+    (then by id, descending), archived ones only when ``status`` asks for them. ``since_us`` and
+    ``until_us`` bound the last activity, both inclusive.
     """
 
     status: tuple[str, ...] | None = None
@@ -354,7 +362,8 @@ class Store(Protocol):
 
         With a session: of its log (inherited entries included), by seq, within after < seq <= upto.
         Without: of all sessions of the scope, by (created_us, session, seq), created since ``since_us``;
-        each entry once, under the session that owns it. Hollow and erased entries have no refs.
+        each entry once, under the session that owns it (what forks keep of an erased session is found
+        only through them). Hollow and erased entries have no refs.
         """
 
     def scopes(self, after: ScopeKey | None, limit: int) -> list[ScopeKey]:
