@@ -80,6 +80,8 @@ class Update:
     Change attributes. Result: SessionInfo, its version one higher.
 
     ``changes`` holds only names of UPDATABLE. ``expect`` is the version the caller has seen, or None.
+    With ``if_due_us`` (a sweep) it is done only while the session's lifetime has ended at or before that
+    time and it is not pinned: one that was used meanwhile is ``VersionMoved``.
     Refused: ``NotFound``, ``VersionMoved``, ``Busy`` when ``state`` would become archived while a
     run is active, ``Exists`` when a new key is taken.
     """
@@ -88,6 +90,7 @@ class Update:
     session: str
     changes: Mapping[str, Any]
     expect: int | None = None
+    if_due_us: int | None = None
 
 
 UPDATABLE = frozenset(
@@ -203,10 +206,13 @@ class Erase:
     Entries that living forks share stay, readable through them only; all others are gone. When the
     last fork that shares them is erased, they go too. An active run does not prevent it: the run's
     next append finds ``NotFound``. Result: Erased. A second erase is done already (zeros).
+    ``expect`` is the version the caller has seen (a sweep), or None: a session that was restored
+    meanwhile is ``VersionMoved``.
     """
 
     scope: ScopeKey
     session: str
+    expect: int | None = None
 
 
 Op = Create | Fork | Update | Append | Take | Renew | Release | Hollow | Erase

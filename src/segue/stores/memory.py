@@ -29,7 +29,7 @@ from segue.errors import (
     NotFound,
     VersionMoved,
 )
-from segue.model import Entry, Hit, Lease, Parent, ScopeKey, SessionInfo, Usage, from_us
+from segue.model import Entry, Hit, Lease, Parent, ScopeKey, SessionInfo, Usage, from_us, to_us
 from segue.store import (
     READ_MAX,
     Append,
@@ -171,6 +171,8 @@ class MemoryStore:
         info = session.info
         if op.expect is not None and op.expect != info.version:
             raise VersionMoved(op.expect, info.version)
+        if op.if_due_us is not None and (info.is_pinned or info.due_at is None or to_us(info.due_at) > op.if_due_us):
+            raise VersionMoved(op.expect or info.version, info.version)
         archives = op.changes.get("state") == "archived" and info.state != "archived"
         active = session.running(now)
         if archives and active:
@@ -289,6 +291,8 @@ class MemoryStore:
         if (op.scope, op.session) in self._data.tombstones:
             return Erased(0, 0)
         session = self._session(op.scope, op.session)
+        if op.expect is not None and op.expect != session.info.version:
+            raise VersionMoved(op.expect, session.info.version)
         mine = self._data.sessions[op.scope]
         del mine[op.session]
         self._data.tombstones.add((op.scope, op.session))

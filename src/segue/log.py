@@ -1,0 +1,206 @@
+"""One session's log as its scope sees it: entries in, entries out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+from typing import Any, NamedTuple
+
+from . import codec, formats
+from .engine import Engine
+from .errors import Invalid, OutcomeUnknown
+from .model import ORIGINS, Draft, Entry, Hit, ScopeKey, SessionInfo, Usage, check_name, new_id, to_us
+from .store import BATCH_MAX, READ_MAX, Append, Appended
+
+BATCH_MAX_BYTES = 32 * 1024 * 1024
+"""Most bytes of all bodies of one append."""
+
+
+def draft(
+    value: Any,
+    *,
+    kind: str = "message",
+    format: str = "anthropic",
+    origin: str | None = None,
+    id: str | None = None,
+    refs: Sequence[str] = (),
+    occurred_at: datetime | None = None,
+    usage: Usage | None = None,
+) -> Draft:
+    """
+    Make an entry that is ready to be appended, checked at the door.
+
+    Args:
+        value: A JSON value, encoded once with its key order; or bytes, which must be JSON (or, with
+            format ``raw``, anything) and are kept as they are. At most 4 MiB.
+        kind: One of ``segue.model.KINDS``, or an adapter's own word.
+        format: Whose JSON it is.
+        origin: user, model, tool, system or import; None takes it from a message's role.
+        id: Unique within the session; the same id with the same content is stored once. None: a new one.
+        refs: Keys under which ``by_ref`` finds the entry. A message's calls add ``call:<id>`` by themselves.
+        occurred_at: A claimed time, for imports and replays.
+        usage: Tokens of the model call that made it.
+
+    Raises:
+        Invalid: The value could not be given back as it is, or breaks a limit; nothing was written.
+
+    Guarantees: G4 exact, G12 never code.
+    """
+    if isinstance(value, Draft):
+        return value
+    body = _body(value, format)
+    if kind == "message" and format != "raw":
+        rules = formats.rules(format)
+        if rules is not None:
+            message = codec.decode(body) if isinstance(value, bytes) else value
+            refs = (*refs, *rules.refs(message))
+            origin = origin or rules.origin(message)
+    origin = origin or "system"
+    if origin not in ORIGINS:
+        raise Invalid(f"origin {origin!r} is none of {', '.join(sorted(ORIGINS))}", where="origin")
+    return Draft(
+        kind if kind == "message" else check_name(kind, "kind"),
+        check_name(format, "format"),
+        origin,
+        body,
+        codec.digest(body),
+        new_id() if id is None else check_name(id, "id"),
+        tuple(dict.fromkeys(check_name(ref, "ref") for ref in refs)) if refs else (),
+        None if occurred_at is None else to_us(occurred_at),
+        usage,
+    )
+
+
+def _body(value: Any, format: str) -> bytes:
+    if not isinstance(value, bytes):
+        if format == "raw":
+            raise Invalid("a body of format 'raw' must be bytes", where="body")
+        return codec.encode(value)
+    if format == "raw":
+        codec.check_raw(value)
+    else:
+        codec.check(value)
+    return value
+
+
+def drafts(items: Sequence[Any], ids: Sequence[str] | None, **options: Any) -> tuple[Draft, ...]:
+    """One draft an item, or ``Invalid`` naming the item; none is made when one is refused."""
+    if not 1 <= len(items) <= BATCH_MAX:
+        raise Invalid(f"append takes 1 to {BATCH_MAX:,} entries, not {len(items):,}; split the batch", where="items")
+    if ids is not None and len(ids) != len(items):
+        raise Invalid(f"{len(items)} entries but {len(ids)} ids; give one id an entry", where="ids")
+    made = tuple(
+        draft(item, id=None if ids is None else ids[n], **options) if not isinstance(item, Draft) else item
+        for n, item in enumerate(items)
+    )
+    size = sum(len(one.body) for one in made)
+    if size > BATCH_MAX_BYTES:
+        raise Invalid(f"the batch has {size:,} bytes, the limit is {BATCH_MAX_BYTES:,}; split it", where="items")
+    if len(made) > 1 and len({one.id for one in made}) < len(made):
+        raise Invalid("two entries of the batch have the same id", where="ids")
+    return made
+
+
+class Log(NamedTuple):
+    """Engine, owner and id: what is needed to reach one session's entries."""
+
+    engine: Engine
+    scope: ScopeKey
+    id: str
+
+    def info(self) -> SessionInfo:
+        """The session's row now."""
+        return self.engine.store.get(self.scope, self.id)
+
+    def append(
+        self,
+        entries: tuple[Draft, ...],
+        *,
+        run: str | None = None,
+        fence: int | None = None,
+        expect: int | None = None,
+    ) -> Appended:
+        """Append once: a commit of unknown outcome is asked again with the same ids, which stores nothing twice."""
+        op = self.append_op(entries, run=run, fence=fence, expect=expect)
+        try:
+            return self.engine.do(op)  # type: ignore[no-any-return]
+        except OutcomeUnknown:
+            return self.engine.do(op)  # type: ignore[no-any-return]
+
+    def append_op(
+        self,
+        entries: tuple[Draft, ...],
+        *,
+        run: str | None = None,
+        fence: int | None = None,
+        expect: int | None = None,
+    ) -> Append:
+        """The operation of an append, for callers that hand it to the engine themselves."""
+        return Append(self.scope, self.id, entries, run, fence, expect)
+
+    def read(
+        self,
+        *,
+        after: int = 0,
+        upto: int | None = None,
+        kinds: Sequence[str] | None = None,
+        reverse: bool = False,
+        limit: int | None = None,
+    ) -> list[Entry]:
+        """Entries with after < seq <= upto, at most ``limit`` (None: all of them)."""
+        if limit is not None and limit <= READ_MAX:
+            return self._page(after, upto, kinds, limit, reverse=reverse)
+        found: list[Entry] = []
+        for entry in self.iterate(after=after, upto=upto, kinds=kinds, reverse=reverse):
+            if limit is not None and len(found) >= limit:
+                break
+            found.append(entry)
+        return found
+
+    def iterate(
+        self,
+        *,
+        after: int = 0,
+        upto: int | None = None,
+        kinds: Sequence[str] | None = None,
+        reverse: bool = False,
+        page: int = READ_MAX,
+    ) -> Iterator[Entry]:
+        """The same, a page at a time, up to the head of the moment of the call."""
+        if upto is None:
+            upto = self.info().head
+        while after < upto:
+            entries = self._page(after, upto, kinds, page, reverse=reverse)
+            yield from entries
+            if len(entries) < page:
+                return
+            if reverse:
+                upto = entries[-1].seq - 1
+            else:
+                after = entries[-1].seq
+
+    def _page(
+        self, after: int, upto: int | None, kinds: Sequence[str] | None, limit: int, *, reverse: bool
+    ) -> list[Entry]:
+        return self.engine.store.read(
+            self.scope,
+            self.id,
+            after=after,
+            upto=upto,
+            kinds=None if kinds is None else tuple(kinds),
+            reverse=reverse,
+            limit=limit,
+        )
+
+    def by_ref(
+        self, ref: str, *, after: int = 0, upto: int | None = None, reverse: bool = False, limit: int = READ_MAX
+    ) -> list[Hit]:
+        """Entries of this session that carry the ref, by seq."""
+        return self.engine.store.by_ref(
+            self.scope, ref, session=self.id, after=after, upto=upto, reverse=reverse, limit=limit
+        )
+
+    def last(self, ref: str, *, upto: int | None = None) -> Entry | None:
+        """The newest entry that carries the ref, or None."""
+        hits = self.by_ref(ref, upto=upto, reverse=True, limit=1)
+        return hits[0].entry if hits else None

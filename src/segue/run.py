@@ -1,0 +1,357 @@
+"""
+A run: one attempt to advance a session, under a lease with a fence.
+
+    free ──take──▶ running ──release──▶ free
+                   running ──pause────▶ paused ──lapse or take──▶ free / running
+                   running ──expiry───▶ free (the next to take it fences this run off)
+
+The one hard invariant: once another run was granted the lease, nothing of this one enters the history.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Generator, Sequence
+from datetime import timedelta
+from types import TracebackType
+from typing import Any, Self
+
+from . import formats, holder, log, view
+from .engine import Kept, Pause
+from .errors import Busy, Invalid, LeaseLost, OutcomeUnknown, QueueTimeout, SegueError
+from .log import Log
+from .model import Draft, Lease, Policy, check_name, new_id
+from .store import Appended, Queued, Release, Renew, Take
+
+TTL = timedelta(seconds=30)
+"""How long a lease lasts without being renewed; it is renewed at a third of that."""
+
+POLL_SECONDS = (0.002, 0.05)
+"""Shortest and longest pause between two looks at a busy session of another process."""
+
+ASK_SECONDS = 1.0
+"""A waiting run renews its place in the queue at least this often."""
+
+POLICIES = ("reject", "enqueue", "interrupt", "rollback")
+
+
+class Run:
+    """
+    The right to write into a session, as a context manager.
+
+    Attributes:
+        id: Its id; every entry it appends carries it.
+        fence: Its number; a later run has a higher one.
+        is_lost: True once another run is known to hold the session, or this one was given back.
+    """
+
+    def __init__(self, log: Log, lease: Lease, format: str, ttl: timedelta) -> None:
+        self._log = log
+        self._format = format
+        self._ttl = ttl
+        self.id = lease.run
+        self.fence = lease.fence
+        self.is_lost = False
+        self._why: SegueError | None = None
+        self._kept = Kept(self._renew, ttl.total_seconds() / 3, self._lose)
+        log.engine.keeper.add(self._kept)
+
+    @property
+    def session_id(self) -> str:
+        """Id of the session that this run advances."""
+        return self._log.id
+
+    def append(
+        self,
+        *items: Any,
+        kind: str = "message",
+        format: str | None = None,
+        origin: str | None = None,
+        ids: Sequence[str] | None = None,
+        expect: int | None = None,
+        **options: Any,
+    ) -> Appended:
+        """
+        Append all items to the session, or none, if this run still holds it.
+
+        Args:
+            items: 1 to 1,000 messages (or other values); see ``segue.draft`` for the options.
+            ids: One id an item, for a caller that may ask again; the same id is stored once.
+            expect: The head the caller has seen, or None.
+
+        Returns:
+            The new head, the seq of each item, and how many were new.
+
+        Raises:
+            LeaseLost: A newer run holds the session; stop.
+            Invalid: An item was refused; nothing was written.
+
+        Guarantees: G1 durable, G2 atomic, G3 no gaps, G5 fenced, G6 once.
+        """
+        entries = self.drafts(items, ids, kind=kind, format=format, origin=origin, **options)
+        return self.append_drafts(entries, expect=expect)
+
+    def drafts(
+        self, items: Sequence[Any], ids: Sequence[str] | None = None, *, format: str | None = None, **options: Any
+    ) -> tuple[Draft, ...]:
+        """The entries that ``append`` would store, checked; in the session's format unless told otherwise."""
+        return log.drafts(items, ids, format=format or self._format, **options)
+
+    def append_drafts(self, entries: tuple[Draft, ...], *, expect: int | None = None) -> Appended:
+        """Append entries that are already made."""
+        try:
+            return self._log.append(entries, run=self.id, fence=self.fence, expect=expect)
+        except LeaseLost as error:
+            self._lose(error)
+            raise
+
+    def check(self) -> None:
+        """
+        Raise LeaseLost when this run must stop: it was overtaken, given back, or could not renew in time.
+
+        Ask before a step outside the session (a tool that writes); appends are checked by the store.
+        """
+        silent = time.monotonic() - self._kept.renewed
+        if not self.is_lost and silent < self._ttl.total_seconds():
+            return
+        if isinstance(self._why, LeaseLost):
+            raise self._why
+        raise LeaseLost(self.id, self.fence, self._log.info().fence) from self._why
+
+    def view(self, spec: view.ViewSpec | None = None) -> view.View:
+        """The view of the session now. See ``segue.view``."""
+        return view.build(self._log, spec or view.ViewSpec(format=self._format))
+
+    def messages(self, *, format: str | None = None, budget: int | None = None) -> list[Any]:
+        """
+        What the model is sent: the session's messages in the provider's form, valid by its rules.
+
+        Args:
+            format: anthropic, openai.responses or openai.chat; None: the session's own.
+            budget: Most tokens (estimated). When exceeded, a cut is appended that leaves room, so
+                that the messages do not change again with each request.
+
+        Returns:
+            A list to hand to the provider's client.
+
+        Raises:
+            ViewInvalid: The history breaks a rule that cannot be mended in the view.
+            LeaseLost: A cut was needed and a newer run holds the session.
+
+        Guarantees: G10 valid, and within an epoch each is a prefix of the next.
+        """
+        spec = view.ViewSpec(format=format or self._format)
+        seen = view.build(self._log, spec)
+        if budget is not None and seen.estimated_tokens > budget:
+            self._cut(seen, spec, budget)
+            seen = view.build(self._log, spec)
+        return seen.messages
+
+    def _cut(self, seen: view.View, spec: view.ViewSpec, budget: int) -> None:
+        cut = view.plan_cut(seen, spec, budget)
+        if cut is None:
+            raise Invalid(
+                f"the newest unit alone is over the budget of {budget:,} tokens; raise the budget or shorten the tool's result",
+                where="budget",
+            )
+        self.append_drafts((log.draft(cut.body(), kind="cut", format="segue", origin="system", refs=("cut",)),))
+
+    def pause(self, at_most: timedelta) -> None:
+        """
+        Stop running without ending: the session waits for a person and holds nothing.
+
+        Args:
+            at_most: After this time the session counts as idle again; open calls stay open until then.
+        """
+        self._stop()
+        self._log.engine.do(
+            Release(self._log.scope, self._log.id, self.id, self.fence, at_most // timedelta(microseconds=1))
+        )
+
+    def release(self) -> None:
+        """Give the lease back. Idempotent; leaving the context does it."""
+        if self._stop():
+            self._log.engine.do(Release(self._log.scope, self._log.id, self.id, self.fence))
+
+    def _stop(self) -> bool:
+        held = not self.is_lost
+        self.is_lost = True
+        self._log.engine.keeper.remove(self._kept)
+        return held
+
+    def _renew(self) -> None:
+        ttl = self._ttl // timedelta(microseconds=1)
+        self._log.engine.do(Renew(self._log.scope, self._log.id, self.id, self.fence, ttl))
+
+    def _lose(self, why: SegueError) -> None:
+        self._why = why
+        self._stop()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.release()
+
+
+def acquire(
+    log: Log,
+    *,
+    format: str,
+    policy: Policy = "reject",
+    wait: timedelta | None = None,
+    ttl: timedelta = TTL,
+    id: str | None = None,
+    prepare: Callable[[Run], None] | None = None,
+) -> Generator[Pause, None, Run]:
+    """
+    Take a session's lease: a procedure whose pauses the caller drives, blocking or not.
+
+    It ends with a run whose session is settled: calls that a crash left open have been answered.
+    Closed early, it leaves neither a lease nor a place in the queue.
+    """
+    if policy not in POLICIES:
+        raise Invalid(f"policy {policy!r} is none of {', '.join(POLICIES)}", where="policy")
+    if ttl < timedelta(milliseconds=100):
+        raise Invalid("ttl must be at least 0.1 s", where="ttl")
+    run_id = new_id() if id is None else check_name(id, "id")
+    lease = yield from _take(log, run_id, policy, wait, ttl)
+    run = Run(log, lease, format, ttl)
+    try:
+        settle(run, log, format)
+        if prepare is not None:
+            prepare(run)
+    except BaseException:
+        run.release()
+        raise
+    return run
+
+
+def _take(
+    log: Log, run_id: str, policy: Policy, wait: timedelta | None, ttl: timedelta
+) -> Generator[Pause, None, Lease]:
+    ask = _Ask(log, run_id, policy, ttl)
+    until = None if wait is None else time.monotonic() + wait.total_seconds()
+    try:
+        while True:
+            answer = ask.once()
+            if isinstance(answer, Lease):
+                return answer
+            yield from _wait_turn(log, answer, until)
+    except BaseException:
+        _give_back(log, run_id)
+        raise
+
+
+def _give_back(log: Log, run_id: str) -> None:
+    """Whatever ended the wait: leave the queue, and the lease where an unknown outcome granted it."""
+    log.engine.do(Release(log.scope, log.id, run_id, None))
+    lease = log.info().lease
+    if lease is not None and lease.run == run_id:
+        log.engine.do(Release(log.scope, log.id, run_id, lease.fence))
+
+
+class _Ask:
+    """Asks for the lease, again with what the refusals taught: a dead holder, the run to interrupt."""
+
+    def __init__(self, log: Log, run_id: str, policy: Policy, ttl: timedelta) -> None:
+        self._log = log
+        self._run_id = run_id
+        self._policy = policy
+        self._ttl_us = ttl // timedelta(microseconds=1)
+        self._over: str | None = None
+        self._dead: str | None = None
+
+    def once(self) -> Lease | Queued:
+        while True:
+            try:
+                answer = self._do()
+            except Busy as busy:
+                if self._learn(busy.run):
+                    continue
+                raise
+            if isinstance(answer, Queued) and answer.run and self._is_dead(answer.run):
+                continue
+            return answer
+
+    def _do(self) -> Lease | Queued:
+        take = Take(
+            self._log.scope,
+            self._log.id,
+            self._run_id,
+            self._ttl_us,
+            self._policy,
+            holder.me(),
+            self._over,
+            self._dead,
+            entries=self._retraction(),
+        )
+        try:
+            return self._log.engine.do(take)  # type: ignore[no-any-return]
+        except OutcomeUnknown:
+            return self._log.engine.do(take)  # type: ignore[no-any-return]
+
+    def _retraction(self) -> tuple[Draft, ...]:
+        if self._policy != "rollback" or self._over is None:
+            return ()
+        body = {"run": self._over, "reason": "rollback"}
+        return (log.draft(body, kind="retract", format="segue", origin="system", refs=("retract",)),)
+
+    def _learn(self, run: str) -> bool:
+        if self._is_dead(run):
+            return True
+        if self._policy in ("interrupt", "rollback") and run != self._over:
+            self._over = run
+            return True
+        return False
+
+    def _is_dead(self, run: str) -> bool:
+        lease = self._log.info().lease
+        if lease is None or lease.run != run or lease.holder == self._dead or not holder.is_dead(lease.holder):
+            return False
+        self._dead = lease.holder
+        return True
+
+
+def _wait_turn(log: Log, place: Queued, until: float | None) -> Generator[Pause, None, None]:
+    """Pause until it may be our turn: the lease is free, or the place in the queue must be renewed."""
+    if until is not None and time.monotonic() >= until:
+        raise QueueTimeout(
+            place.run,
+            waiting=place.before,
+            message=f"the session did not become free in time (run {place.run!r} holds it, "
+            f"{place.before} before this one); wait longer, or use policy='interrupt'",
+        )
+    asked = time.monotonic()
+    pause, longest = POLL_SECONDS
+    if "processes" not in log.engine.store.capabilities or "notify" in log.engine.store.capabilities:
+        pause = longest = ASK_SECONDS  # we are told
+    while True:
+        now = time.monotonic()
+        left = ASK_SECONDS - (now - asked)
+        if until is not None:
+            left = min(left, until - now)
+        if left <= 0:
+            return
+        yield Pause(log.id, min(pause, left))
+        pause = min(pause * 1.5, longest)
+        lease = log.info().lease
+        if lease is None or lease.state == "paused" or lease.run != place.run:
+            return
+
+
+def settle(run: Run, log: Log, format: str) -> None:
+    """Answer the calls that a crash left open, so that no history is ever refused for them."""
+    open_calls = find_open_calls(log, format)
+    if not open_calls:
+        return
+    rules = formats.rules(format)
+    assert rules is not None  # noqa: S101 - calls were found by these rules
+    run.append(*rules.settle(open_calls), origin="system", format=format)
+
+
+def find_open_calls(log: Log, format: str, *, page: int = 64) -> list[Any]:
+    """Calls without a result since the last question, oldest first: only the tail of the log is read."""
+    raise NotImplementedError

@@ -1,0 +1,615 @@
+"""Sessions and their scope: the only door to data."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any, NamedTuple
+
+from . import codec, log, view
+from .config import AgentConfig
+from .engine import Engine, Pause
+from .errors import Archived, Exists, Invalid, NotFound, VersionMoved
+from .log import Log
+from .model import Entry, Hit, Parent, Policy, ScopeKey, SessionInfo, Status, Usage, check_name, new_id, to_us
+from .resume import Resumed, ResumeOptions, plan
+from .run import TTL, Run, acquire
+from .store import LIST_MAX, READ_MAX, Appended, Create, Erase, Erased, Filter, Fork, Hollow, Update
+
+TITLE_MAX = 500
+TAGS_MAX = 64
+METADATA_MAX_BYTES = 16 * 1024
+WAIT = timedelta(seconds=30)
+"""How long ``enqueue`` waits for its turn unless told otherwise."""
+
+
+class SessionList(NamedTuple):
+    """One page of sessions, and the cursor of the next (None: that was all)."""
+
+    sessions: tuple[SessionInfo, ...]
+    cursor: str | None
+
+
+class Session:
+    """
+    One session: an append-only log under one id, owned by one scope.
+
+    Attributes:
+        info: Its row as this handle last saw it; ``refresh()`` reads it again.
+    """
+
+    def __init__(self, log: Log, info: SessionInfo) -> None:
+        self._log = log
+        self.info = info
+
+    def __repr__(self) -> str:
+        return f"<Session {self.id} {self.info.title!r} {self.info.status}, head {self.info.head}>"
+
+    @property
+    def id(self) -> str:
+        """Its id, unique within the scope."""
+        return self._log.id
+
+    @property
+    def log(self) -> Log:
+        """Engine, scope and id, for the layers that read the log themselves."""
+        return self._log
+
+    def refresh(self) -> SessionInfo:
+        """
+        Read the row again.
+
+        Raises:
+            NotFound: It was erased meanwhile.
+        """
+        self.info = self._log.info()
+        return self.info
+
+    # Entries
+
+    def append(
+        self,
+        *items: Any,
+        kind: str = "message",
+        format: str | None = None,
+        ids: Sequence[str] | None = None,
+        expect: int | None = None,
+        **options: Any,
+    ) -> Appended:
+        """
+        Append all items without a run, or none: imports, mirrors, facts that arrive late.
+
+        A conversation is advanced in a run (``with session.run() as run``), which only one caller has at a time.
+
+        Args:
+            items: 1 to 1,000 messages (or other values); see ``segue.draft`` for the options.
+            kind: What they are; see ``segue.model.KINDS``.
+            format: Whose JSON they are; None: the session's own format.
+            ids: One id an item, for a caller that may ask again; the same id is stored once.
+            expect: The head the caller has seen; 0 means empty.
+
+        Returns:
+            The new head, the seq of each item, and how many were new.
+
+        Raises:
+            Busy: A run is active, and the items are messages.
+            HeadMoved: Something was appended since; read it and decide again.
+            IdConflict: An id is known with other content.
+            Archived: Restore the session first.
+            NotFound: No such session in this scope.
+
+        Guarantees: G1 durable, G2 atomic, G3 no gaps, G4 exact, G6 once.
+        """
+        entries = log.drafts(items, ids, kind=kind, format=format or self.info.format, **options)
+        return self._log.append(entries, expect=expect)
+
+    def read(
+        self,
+        *,
+        after: int = 0,
+        upto: int | None = None,
+        kinds: Sequence[str] | None = None,
+        last: int | None = None,
+        reverse: bool = False,
+        limit: int | None = None,
+    ) -> list[Entry]:
+        """
+        Entries of the log, a fork's inherited ones included.
+
+        Args:
+            after: Only entries with a higher seq.
+            upto: Only entries up to this seq; None: the head.
+            kinds: Only these kinds; None: all.
+            last: The last n of them, in ascending order.
+            reverse: Newest first.
+            limit: At most this many; None: all.
+
+        Raises:
+            Corrupt: A stored entry is damaged (guarantee G11).
+            NotFound: No such session in this scope.
+        """
+        for name, value in (("after", after), ("upto", upto), ("last", last), ("limit", limit)):
+            if value is not None and (not isinstance(value, int) or value < 0):
+                raise Invalid(f"{name} must be a number of entries, 0 or more, not {value!r}", where=name)
+        if last is None:
+            return self._log.read(after=after, upto=upto, kinds=kinds, reverse=reverse, limit=limit)
+        found = self._log.read(after=after, upto=upto, kinds=kinds, reverse=True, limit=last)
+        return found if reverse else found[::-1]
+
+    def history(
+        self, *, after: int = 0, upto: int | None = None, kinds: Sequence[str] | None = None
+    ) -> Iterator[Entry]:
+        """All entries up to the present head, read in pages, so that memory stays bounded."""
+        return self._log.iterate(after=after, upto=upto, kinds=kinds, page=1_000)
+
+    def by_ref(
+        self, ref: str, *, after: int = 0, upto: int | None = None, reverse: bool = False, limit: int = READ_MAX
+    ) -> list[Hit]:
+        """Entries of this session that carry a ref (``call:…``, ``source:…``, ``cut``), by index."""
+        return self._log.by_ref(ref, after=after, upto=upto, reverse=reverse, limit=limit)
+
+    def hollow(self, *seqs: int) -> int:
+        """
+        Erase the content of entries for good; seq, id and digest stay, so that nothing moves.
+
+        Returns:
+            How many had content.
+
+        Raises:
+            Invalid: There is no such entry here, or it belongs to the session this one was forked from.
+        """
+        return self._log.engine.do(Hollow(self._log.scope, self.id, tuple(seqs)))  # type: ignore[no-any-return]
+
+    # For the model
+
+    def view(self, spec: view.ViewSpec | None = None, *, upto: int | None = None) -> view.View:
+        """The messages for the model, computed from the log up to ``upto``. See ``segue.view``."""
+        return view.build(self._log, spec or view.ViewSpec(format=self.info.format), upto)
+
+    def messages(self, *, format: str | None = None, upto: int | None = None) -> list[Any]:
+        """
+        The messages for the model, outside a run: calls left open are answered in the view only.
+
+        Raises:
+            ViewInvalid: The history breaks a rule of the provider that cannot be mended in the view.
+
+        Guarantees: G10 valid.
+        """
+        return self.view(view.ViewSpec(format=format or self.info.format), upto=upto).messages
+
+    def run(
+        self,
+        *,
+        policy: Policy = "reject",
+        wait: timedelta | None = WAIT,
+        ttl: timedelta = TTL,
+        id: str | None = None,
+    ) -> Run:
+        """
+        Start a run: take the session's lease. Use it as a context manager.
+
+        Args:
+            policy: When another run is active: ``reject`` (Busy), ``enqueue`` (wait, first come first
+                served), ``interrupt`` (fence the other off, keep its finished work), ``rollback``
+                (the same, and retract its messages; observations and effects stay, they happened).
+            wait: Longest wait of ``enqueue``; None: for ever.
+            ttl: Lease time without renewal; a run renews it while its process lives.
+            id: Id of the run, for a caller that may ask again: the same id gets the same lease.
+
+        Raises:
+            Busy: Another run is active (``reject``); ``run`` names it.
+            QueueTimeout: The wait ran out; the place in the queue was given up.
+            Archived: Restore the session first.
+            NotFound: No such session in this scope.
+
+        Guarantees: G5 fenced.
+        """
+        return self._log.engine.drive(self._acquire(policy=policy, wait=wait, ttl=ttl, id=id))
+
+    def _acquire(self, **options: Any) -> Generator[Pause, None, Run]:
+        self._check_lifetime()
+        return acquire(self._log, format=self.info.format, **options)
+
+    def _check_lifetime(self) -> None:
+        info = self.refresh()
+        due = info.due_at
+        if info.state == "archived" or (
+            due is not None and not info.is_pinned and to_us(due) <= self._log.engine.store.now_us()
+        ):
+            raise Archived(self.id)
+
+    # Attributes
+
+    def update(self, *, expect: int | None = None, **changes: Any) -> SessionInfo:
+        """
+        Change attributes of the session; entries are not touched, and appends never disturb this.
+
+        Args:
+            expect: The ``info.version`` that the caller has seen, or None.
+            changes: title, tags, metadata (whole), pinned, listed, key, idle, expires_at.
+
+        Raises:
+            VersionMoved: Somebody changed the attributes since; read them and decide again.
+            Invalid: Unknown name or a value over its limit.
+            Exists: The key belongs to another session.
+        """
+        return self._update(_checked(changes), expect)
+
+    def _update(self, changes: Mapping[str, Any], expect: int | None = None) -> SessionInfo:
+        self.info = self._log.engine.do(Update(self._log.scope, self.id, changes, expect))
+        return self.info
+
+    def rename(self, title: str) -> SessionInfo:
+        """Set the title, at most 500 characters."""
+        return self.update(title=title)
+
+    def tag(self, *add: str, remove: Sequence[str] = ()) -> SessionInfo:
+        """Add and remove tags; others set meanwhile stay."""
+        return self._change(lambda info: {"tags": tuple((set(info.tags) | set(add)) - set(remove))})
+
+    def set_metadata(self, patch: Mapping[str, Any]) -> SessionInfo:
+        """Set the caller's own fields; None deletes one. Fields set meanwhile by others stay."""
+        return self._change(
+            lambda info: {"metadata": {k: v for k, v in {**info.metadata, **patch}.items() if v is not None}}
+        )
+
+    def _change(self, change: Any) -> SessionInfo:
+        for _ in range(100):
+            info = self.refresh()
+            try:
+                return self.update(expect=info.version, **change(info))
+            except VersionMoved:
+                continue
+        raise VersionMoved(info.version, self.refresh().version)
+
+    def pin(self, pinned: bool = True) -> SessionInfo:  # noqa: FBT001, FBT002 - reads as a sentence
+        """Pin or unpin it; a pinned session is never swept."""
+        return self.update(pinned=pinned)
+
+    def end(self) -> SessionInfo:
+        """Mark it completed. A new message, a run or ``reopen()`` makes it active again."""
+        return self._update({"state": "completed"})
+
+    def reopen(self) -> SessionInfo:
+        """Make a completed session active. An archived one needs ``restore()``."""
+        if self.refresh().state == "archived":
+            raise Archived(self.id)
+        return self._update({"state": "active"})
+
+    def archive(self) -> SessionInfo:
+        """
+        Put it away: hidden from lists, no appends, nothing deleted.
+
+        Raises:
+            Busy: A run is active on it.
+        """
+        return self._update({"state": "archived"})
+
+    def restore(self) -> SessionInfo:
+        """Bring an archived or expired session back; its idle lifetime starts again, a past end is lifted."""
+        info = self.refresh()
+        changes: dict[str, Any] = {"state": "active"}
+        if info.expires_at is not None and to_us(info.expires_at) <= self._log.engine.store.now_us():
+            changes["expires_us"] = None
+        self._update(changes)
+        # The idle lifetime counts from the last entry, so the restoration is one.
+        self.append({"action": "restored"}, kind="segue.status", format="segue", origin="system")
+        return self.refresh()
+
+    # Relatives and end
+
+    def fork(self, at: int | None = None, *, id: str | None = None, **options: Any) -> Session:
+        """
+        A new session that shares entries 1..at and goes on by itself. Nothing is copied, the parent never changes.
+
+        Args:
+            at: The last entry to share; None: the head.
+            id: Id of the fork, for a caller that may ask again.
+            options: title, tags, metadata, key, pinned, idle, expires_at; what is not given is
+                taken from this session (but the key and the pin).
+
+        Raises:
+            Invalid: ``at`` lies beyond the head.
+
+        Guarantees: G8 the parent never changes.
+        """
+        info = self.refresh()
+        at = info.head if at is None else at
+        if not isinstance(at, int) or not 0 <= at <= info.head:
+            raise Invalid(f"at must lie between 0 and the head ({info.head}), not {at!r}", where="at")
+        inherited = {
+            "title": info.title,
+            "tags": info.tags,
+            "metadata": info.metadata,
+            "idle_us": info.idle_us,
+            "expires_us": None if info.expires_at is None else to_us(info.expires_at),
+            "config": info.config,
+            "is_listed": info.is_listed,
+        }
+        create = Create(
+            self._log.scope,
+            new_id() if id is None else check_name(id, "id"),
+            format=info.format,
+            parent=Parent(self.id, at, "fork"),
+            **{**inherited, **_checked(options)},
+        )
+        made = self._log.engine.do(Fork(create, self.id, at))
+        return Session(self._log._replace(id=made.id), made)
+
+    def erase(self) -> Erased:
+        """
+        Erase it for good, whatever its state. Entries that its forks share live on in them alone.
+
+        Returns:
+            How many entries were erased, and how many forks still share.
+
+        Guarantees: G9 deleted stays deleted.
+        """
+        return self._log.engine.do(Erase(self._log.scope, self.id))  # type: ignore[no-any-return]
+
+
+class Scope:
+    """A tenant's user: everything that can be done to their sessions, and to nobody else's (guarantee G7)."""
+
+    def __init__(self, engine: Engine, key: ScopeKey) -> None:
+        self._engine = engine
+        self.key = key
+
+    def __repr__(self) -> str:
+        return f"<Scope tenant={self.key.tenant!r} user={self.key.user!r}>"
+
+    def _session(self, info: SessionInfo) -> Session:
+        return Session(Log(self._engine, self.key, info.id), info)
+
+    def create(
+        self,
+        *,
+        id: str | None = None,
+        key: str | None = None,
+        format: str = "anthropic",
+        agent: AgentConfig | None = None,
+        parent: Parent | None = None,
+        **options: Any,
+    ) -> Session:
+        """
+        Make a new session.
+
+        Args:
+            id: Its id; None: a fresh one. The same id with the same key again gives the same session.
+            key: The caller's own key (a ticket, a chat id), unique within the scope.
+            format: Whose JSON its messages are: anthropic, openai.responses or openai.chat.
+            agent: The agent's configuration, pinned to the session.
+            parent: The session it belongs to, for a sub-agent's.
+            options: title (500 characters), tags (64), metadata (16 KiB of JSON), pinned, listed,
+                idle (lifetime after the last activity), expires_at (end of its lifetime).
+
+        Raises:
+            Exists: The id or key is taken.
+            Invalid: A value is over its limit.
+        """
+        create = Create(
+            self.key,
+            new_id() if id is None else check_name(id, "id"),
+            key=None if key is None else check_name(key, "key"),
+            format=check_name(format, "format"),
+            config=None if agent is None else agent.canonical(),
+            parent=parent,
+            **_checked(options),
+        )
+        return self._session(self._engine.do(create))
+
+    def open(self, id: str) -> Session:
+        """
+        A session by its id.
+
+        Raises:
+            NotFound: Unknown, erased or another scope's; they are not told apart.
+        """
+        return self._session(self._engine.store.get(self.key, _lookup(id)))
+
+    def open_key(self, key: str, **options: Any) -> Session:
+        """The session with the caller's own key; made with these options where there is none. Safe against races."""
+        found = self.get_key(key)
+        if found is not None:
+            return found
+        try:
+            return self.create(key=key, **options)
+        except Exists as error:
+            found = self.get_key(key)  # somebody made it in the same moment
+            if found is None:
+                raise error from None
+            return found
+
+    def get_key(self, key: str) -> Session | None:
+        """The session with the caller's own key, or None."""
+        info = self._engine.store.find(self.key, check_name(key, "key"))
+        return None if info is None else self._session(info)
+
+    def list(self, *, limit: int = 50, cursor: str | None = None, **filters: Any) -> SessionList:
+        """
+        One page of the scope's sessions, last active first.
+
+        Args:
+            limit: 1 to 1,000.
+            cursor: Where the page before ended.
+            filters: status (one or several; archived sessions only when named), tag, parent,
+                key_prefix, since and until (last activity), pinned, unlisted (sub-agents too).
+
+        Raises:
+            Invalid: An unknown filter, or a cursor of another list.
+        """
+        if not isinstance(limit, int) or not 1 <= limit <= LIST_MAX:
+            raise Invalid(f"limit must lie between 1 and {LIST_MAX:,}, not {limit!r}", where="limit")
+        return SessionList(*self._engine.store.page(self.key, _filter(filters), cursor, limit))
+
+    def iterate(self, **filters: Any) -> Iterator[SessionInfo]:
+        """All sessions that ``list`` would show, a page at a time."""
+        cursor: str | None = None
+        while True:
+            page = self.list(limit=200, cursor=cursor, **filters)
+            yield from page.sessions
+            cursor = page.cursor
+            if cursor is None:
+                return
+
+    def latest(self, **filters: Any) -> Session:
+        """
+        The session that was active last.
+
+        Raises:
+            NotFound: There is none that fits the filters.
+        """
+        page = self.list(limit=1, **filters)
+        if not page.sessions:
+            raise NotFound("latest")
+        return self._session(page.sessions[0])
+
+    def resume(self, what: str | Session, **options: Any) -> Resumed:
+        """
+        Plan the continuation of a session: what happened since, and what changed. Writes nothing.
+
+        Args:
+            what: An id or a session, such as ``scope.latest()``.
+            options: See ``segue.ResumeOptions``.
+
+        Raises:
+            NotFound: No such session in this scope.
+            Archived: Archived or past its lifetime; ``restore()`` it first.
+            ConfigDrift: The agent's configuration changed, and nothing says what to do.
+        """
+        session = self.open(what) if isinstance(what, str) else self.open(what.id)
+        session._check_lifetime()  # noqa: SLF001
+        return plan(session, ResumeOptions(**options))
+
+    def by_ref(
+        self, ref: str, *, since: datetime | None = None, reverse: bool = False, limit: int = 1_000
+    ) -> list[Hit]:
+        """Entries of all sessions of the scope that carry a ref, by time of storing."""
+        since_us = None if since is None else to_us(since)
+        return self._engine.store.by_ref(self.key, ref, since_us=since_us, reverse=reverse, limit=limit)
+
+    def erase(self, id: str) -> Erased:
+        """Erase a session for good; see ``Session.erase``."""
+        return self._engine.do(Erase(self.key, _lookup(id)))  # type: ignore[no-any-return]
+
+
+def _lookup(id: object) -> str:
+    """An id to look for. What cannot be an id is no session; what is not a str is a mistake of the program."""
+    if not isinstance(id, str):
+        raise Invalid(f"id must be a str, not {type(id).__name__}", where="id")
+    try:
+        return check_name(id, "id")
+    except Invalid:
+        raise NotFound(id) from None
+
+
+def _filter(filters: dict[str, Any]) -> Filter:
+    status = filters.pop("status", None)
+    since, until = filters.pop("since", None), filters.pop("until", None)
+    fields = {name: filters.pop(name, None) for name in ("tag", "parent", "key_prefix", "pinned")}
+    unlisted = bool(filters.pop("unlisted", False))
+    if filters:
+        raise Invalid(f"unknown filter {next(iter(filters))!r}", where=next(iter(filters)))
+    return Filter(
+        status=_statuses(status),
+        since_us=None if since is None else to_us(since),
+        until_us=None if until is None else to_us(until),
+        include_unlisted=unlisted,
+        **fields,
+    )
+
+
+def _statuses(status: str | Sequence[str] | None) -> tuple[str, ...] | None:
+    if status is None:
+        return None
+    chosen = (status,) if isinstance(status, str) else tuple(status)
+    known = Status.__args__  # type: ignore[attr-defined]
+    for one in chosen:
+        if one not in known:
+            raise Invalid(f"status {one!r} is none of {', '.join(known)}", where="status")
+    return chosen
+
+
+_NAMES = {"pinned": "is_pinned", "listed": "is_listed", "idle": "idle_us", "expires_at": "expires_us"}
+
+
+def _checked(changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Attributes as the store takes them, or ``Invalid`` naming the one that is refused."""
+    done: dict[str, Any] = {}
+    for name, value in changes.items():
+        check = _CHECKS.get(name)
+        if check is None:
+            raise Invalid(f"unknown attribute {name!r}; known are {', '.join(sorted(_CHECKS))}", where=name)
+        done[_NAMES.get(name, name)] = check(value)
+    return done
+
+
+def _title(value: Any) -> str:
+    if not isinstance(value, str) or len(value) > TITLE_MAX:
+        raise Invalid(f"title must be a str of at most {TITLE_MAX} characters", where="title")
+    codec.encode(value, where="title")
+    return value
+
+
+def _tags(value: Any) -> tuple[str, ...]:
+    if isinstance(value, str):
+        raise Invalid("tags must be a sequence of str, not one str", where="tags")
+    tags = tuple(sorted({check_name(tag, "tag") for tag in value}))
+    if len(tags) > TAGS_MAX:
+        raise Invalid(f"a session has at most {TAGS_MAX} tags", where="tags")
+    return tags
+
+
+def _metadata(value: Any) -> dict[str, Any]:
+    if not isinstance(value, Mapping):
+        raise Invalid("metadata must be a mapping", where="metadata")
+    size = len(codec.encode(dict(value), where="metadata"))
+    if size > METADATA_MAX_BYTES:
+        raise Invalid(f"metadata has {size:,} bytes, the limit is {METADATA_MAX_BYTES:,}", where="metadata")
+    return dict(value)
+
+
+def _flag(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise Invalid(f"expected True or False, not {value!r}")
+    return value
+
+
+def _key(value: Any) -> str | None:
+    return None if value is None else check_name(value, "key")
+
+
+def _idle(value: Any) -> int | None:
+    if value is None:
+        return None
+    if not isinstance(value, timedelta) or value <= timedelta(0):
+        raise Invalid("idle must be a positive timedelta, or None", where="idle")
+    return value // timedelta(microseconds=1)
+
+
+def _expires(value: Any) -> int | None:
+    if value is None:
+        return None
+    if not isinstance(value, datetime):
+        raise Invalid("expires_at must be an aware datetime, or None", where="expires_at")
+    return to_us(value)
+
+
+_CHECKS = {
+    "title": _title,
+    "tags": _tags,
+    "metadata": _metadata,
+    "pinned": _flag,
+    "listed": _flag,
+    "key": _key,
+    "idle": _idle,
+    "expires_at": _expires,
+}
+
+
+def total(sessions: Sequence[SessionInfo]) -> Usage:
+    """Tokens of several sessions together; forks count what they added, never what they share."""
+    usage = Usage()
+    for info in sessions:
+        usage += info.usage
+    return usage
