@@ -53,7 +53,7 @@ class AgentConfig:
     def __hash__(self) -> int:
         return hash(self.digest)
 
-    def as_dict(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         """Plain JSON from which ``from_json`` gives back an equal configuration."""
         return {
             "name": self.name,
@@ -66,7 +66,7 @@ class AgentConfig:
 
     @classmethod
     def from_json(cls, value: Any) -> AgentConfig:
-        """The configuration of ``as_dict`` or ``canonical``, or ``Invalid``; unknown keys are passed over."""
+        """The configuration of ``to_json`` or ``encode``, or ``Invalid``; unknown keys are passed over."""
         if isinstance(value, bytes):
             value = codec.decode(value)
         if not isinstance(value, Mapping):
@@ -77,11 +77,11 @@ class AgentConfig:
     @property
     def digest(self) -> str:
         """SHA-256 (hex) of the canonical JSON: equal configurations have equal digests, on every machine."""
-        return hashlib.sha256(self.canonical()).hexdigest()
+        return hashlib.sha256(self.encode()).hexdigest()
 
-    def canonical(self) -> bytes:
+    def encode(self) -> bytes:
         """Canonical JSON bytes, for the session's row."""
-        return canonical(self.as_dict()).encode()
+        return canonical(self.to_json()).encode()
 
 
 class Change(NamedTuple):
