@@ -1,1 +1,136 @@
-"""Segue: the session layer for AI agents."""
+"""
+Segue: the session layer for AI agents.
+
+It keeps every session whole, brings it back for its owner alone, and says what changed in the world
+while the session was away.
+
+    import segue
+
+    with segue.open("sqlite:///agent.db") as db:
+        session = db.scope(user="lin").create(title="August sales")
+        with session.run() as run:
+            run.append({"role": "user", "content": "Why did East China's sales fall in August?"})
+            messages = run.messages()  # for the model's client
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from .briefing import Briefing, ResumePolicy
+from .config import AgentConfig
+from .database import Database, SweepReport, open
+from .errors import (
+    Archived,
+    Busy,
+    Closed,
+    ConfigDrift,
+    Conflict,
+    Corrupt,
+    DiskFull,
+    Exists,
+    HeadMoved,
+    IdConflict,
+    Invalid,
+    LeaseLost,
+    Locked,
+    MissingExtra,
+    NotDone,
+    NotFound,
+    OutcomeUnknown,
+    QueueTimeout,
+    ReadOnly,
+    SegueError,
+    StaleRead,
+    TooNew,
+    Unavailable,
+    Unsupported,
+    VersionMoved,
+    ViewInvalid,
+)
+from .ledger import Effect, Observation, Version
+from .log import draft
+from .model import Draft, Entry, Hit, Lease, Parent, ScopeKey, SessionInfo, Usage
+from .resume import Resumed, ResumeOptions
+from .run import Run
+from .session import Scope, Session, SessionList
+from .view import View, ViewSpec
+from .world import Finding, Sources
+
+if TYPE_CHECKING:
+    from .aio import AsyncDatabase, AsyncResumed, AsyncRun, AsyncScope, AsyncSession, aopen
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "AgentConfig",
+    "Archived",
+    "AsyncDatabase",
+    "AsyncResumed",
+    "AsyncRun",
+    "AsyncScope",
+    "AsyncSession",
+    "Briefing",
+    "Busy",
+    "Closed",
+    "ConfigDrift",
+    "Conflict",
+    "Corrupt",
+    "Database",
+    "DiskFull",
+    "Draft",
+    "Effect",
+    "Entry",
+    "Exists",
+    "Finding",
+    "HeadMoved",
+    "Hit",
+    "IdConflict",
+    "Invalid",
+    "Lease",
+    "LeaseLost",
+    "Locked",
+    "MissingExtra",
+    "NotDone",
+    "NotFound",
+    "Observation",
+    "OutcomeUnknown",
+    "Parent",
+    "QueueTimeout",
+    "ReadOnly",
+    "ResumeOptions",
+    "ResumePolicy",
+    "Resumed",
+    "Run",
+    "Scope",
+    "ScopeKey",
+    "SegueError",
+    "Session",
+    "SessionInfo",
+    "SessionList",
+    "Sources",
+    "StaleRead",
+    "SweepReport",
+    "TooNew",
+    "Unavailable",
+    "Unsupported",
+    "Usage",
+    "Version",
+    "VersionMoved",
+    "View",
+    "ViewInvalid",
+    "ViewSpec",
+    "__version__",
+    "aopen",
+    "draft",
+    "open",
+]
+
+
+def __getattr__(name: str) -> Any:
+    # The async face brings asyncio along; a program that does not use it does not pay for it.
+    if name == "aopen" or name in __all__:
+        from . import aio
+
+        return getattr(aio, name)
+    raise AttributeError(f"module 'segue' has no attribute {name!r}")

@@ -10,7 +10,6 @@ The one hard invariant: a caller is answered after the commit that holds its ope
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 import os
 import threading
@@ -18,11 +17,14 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Generator
-from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from .errors import Closed, NotDone, SegueError, Unavailable
 from .store import Op, Result, Store
+
+if TYPE_CHECKING:  # a program that is not async never pays for importing these
+    import asyncio
+    from concurrent.futures import Future, ThreadPoolExecutor
 
 T = TypeVar("T")
 
@@ -254,6 +256,8 @@ class Engine:
 
     async def ado(self, op: Op) -> Any:
         """The same for an async caller. Cancelling stops the waiting, not the operation."""
+        import asyncio
+
         self._check_open()
         loop = asyncio.get_running_loop()
         job = Job(op, loop)
@@ -265,6 +269,8 @@ class Engine:
 
     def hop(self, function: Callable[..., T], *args: Any, **options: Any) -> Future[T]:
         """Run blocking code on one of the engine's threads."""
+        from concurrent.futures import ThreadPoolExecutor
+
         self._check_open()
         with self._lock:
             if self._hops is None:
@@ -273,6 +279,8 @@ class Engine:
 
     async def ahop(self, function: Callable[..., T], *args: Any, **options: Any) -> T:
         """Await blocking code in one hop. Cancelling stops the waiting, not the code."""
+        import asyncio
+
         return await asyncio.wrap_future(self.hop(function, *args, **options))
 
     def wait(self, pause: Pause) -> None:
@@ -286,6 +294,8 @@ class Engine:
 
     async def await_(self, pause: Pause) -> None:
         """The same without a thread."""
+        import asyncio
+
         loop = asyncio.get_running_loop()
         event = asyncio.Event()
         number = self.changes.add(pause.session, lambda: _call_soon(loop, event.set))
@@ -313,6 +323,8 @@ class Engine:
         When the caller is cancelled, a step that is under way is let finish and then the procedure
         is closed, which gives back what it took.
         """
+        import asyncio
+
         step = self.hop(_step, steps)
         try:
             while True:
@@ -363,6 +375,8 @@ def _abandon(steps: Generator[Pause, None, Any], step: Future[Any]) -> None:
 
 async def _settled(future: Future[None]) -> None:
     """Wait for the future however often the waiting is cancelled: the cancellation goes on afterwards."""
+    import asyncio
+
     waiting = asyncio.wrap_future(future)
     while not waiting.done():
         try:

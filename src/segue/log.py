@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from . import codec, formats
+from . import answers, codec, formats
 from .engine import Engine
 from .errors import Invalid, OutcomeUnknown
 from .model import ORIGINS, Draft, Entry, Hit, ScopeKey, SessionInfo, Usage, check_name, new_id, to_us
@@ -54,7 +54,7 @@ def draft(
         if rules is not None:
             message = codec.decode(body) if isinstance(value, bytes) else value
             refs = (*refs, *rules.refs(message))
-            origin = origin or rules.origin(message)
+            origin = origin or _origin(rules, message)
     origin = origin or "system"
     if origin not in ORIGINS:
         raise Invalid(f"origin {origin!r} is none of {', '.join(sorted(ORIGINS))}", where="origin")
@@ -69,6 +69,13 @@ def draft(
         None if occurred_at is None else to_us(occurred_at),
         usage,
     )
+
+
+def _origin(rules: formats.FormatRules, message: Any) -> str:
+    """Who a message comes from, by its role and what it holds."""
+    if rules.results(message):
+        return "tool"
+    return {"user": "user", "assistant": "model"}.get(rules.role(message), "system")
 
 
 def _body(value: Any, format: str) -> bytes:
@@ -89,16 +96,27 @@ def drafts(items: Sequence[Any], ids: Sequence[str] | None, **options: Any) -> t
         raise Invalid(f"append takes 1 to {BATCH_MAX:,} entries, not {len(items):,}; split the batch", where="items")
     if ids is not None and len(ids) != len(items):
         raise Invalid(f"{len(items)} entries but {len(ids)} ids; give one id an entry", where="ids")
-    made = tuple(
-        draft(item, id=None if ids is None else ids[n], **options) if not isinstance(item, Draft) else item
-        for n, item in enumerate(items)
-    )
+    made = tuple(_made(items, ids, options))
     size = sum(len(one.body) for one in made)
     if size > BATCH_MAX_BYTES:
         raise Invalid(f"the batch has {size:,} bytes, the limit is {BATCH_MAX_BYTES:,}; split it", where="items")
     if len(made) > 1 and len({one.id for one in made}) < len(made):
         raise Invalid("two entries of the batch have the same id", where="ids")
     return made
+
+
+def _made(items: Sequence[Any], ids: Sequence[str] | None, options: dict[str, Any]) -> Iterator[Draft]:
+    for n, item in enumerate(items):
+        if isinstance(item, Draft):
+            yield item
+            continue
+        for part, (message, usage) in enumerate(answers.unwrap(item)):
+            own = dict(options)
+            if usage is not None:
+                own.setdefault("usage", usage)
+            if ids is not None:
+                own["id"] = ids[n] if part == 0 else f"{ids[n]}.{part}"
+            yield draft(message, **own)
 
 
 class Log(NamedTuple):

@@ -19,8 +19,10 @@ from typing import Any, Self
 from . import formats, holder, log, view
 from .engine import Kept, Pause
 from .errors import Busy, Invalid, LeaseLost, OutcomeUnknown, QueueTimeout, SegueError
+from .formats import Call
+from .ledger import Effect, Observation, Version, digest_of, effect_key
 from .log import Log
-from .model import Draft, Lease, Policy, check_name, new_id
+from .model import Draft, Lease, Policy, check_name, from_us, new_id
 from .store import Appended, Queued, Release, Renew, Take
 
 TTL = timedelta(seconds=30)
@@ -31,6 +33,9 @@ POLL_SECONDS = (0.002, 0.05)
 
 ASK_SECONDS = 1.0
 """A waiting run renews its place in the queue at least this often."""
+
+WAIT = timedelta(seconds=30)
+"""How long ``enqueue`` waits for its turn unless told otherwise."""
 
 POLICIES = ("reject", "enqueue", "interrupt", "rollback")
 
@@ -45,6 +50,10 @@ class Run:
         is_lost: True once another run is known to hold the session, or this one was given back.
     """
 
+    id: str
+    fence: int
+    is_lost: bool
+
     def __init__(self, log: Log, lease: Lease, format: str, ttl: timedelta) -> None:
         self._log = log
         self._format = format
@@ -53,7 +62,7 @@ class Run:
         self.fence = lease.fence
         self.is_lost = False
         self._why: SegueError | None = None
-        self._kept = Kept(self._renew, ttl.total_seconds() / 3, self._lose)
+        self._kept = Kept(self._renew, ttl.total_seconds() / 3, self.lose)
         log.engine.keeper.add(self._kept)
 
     @property
@@ -102,8 +111,12 @@ class Run:
         try:
             return self._log.append(entries, run=self.id, fence=self.fence, expect=expect)
         except LeaseLost as error:
-            self._lose(error)
+            self.lose(error)
             raise
+
+    def append_fact(self, entry: Draft) -> Appended:
+        """(inner) Append what happened, even if another run holds the session by now: a fact is not lost."""
+        return self._log.append((entry,), run=self.id)
 
     def check(self) -> None:
         """
@@ -117,6 +130,47 @@ class Run:
         if isinstance(self._why, LeaseLost):
             raise self._why
         raise LeaseLost(self.id, self.fence, self._log.info().fence) from self._why
+
+    def observe(self, source: str, version: object = None, *, value: object = None, **options: Any) -> Observation:
+        """
+        Record a reading of the world: what was read, in which version.
+
+        Args:
+            source: The name of what was read (``warehouse:sales.orders``).
+            version: What tells its state: a ``Version``, or any plain value; None when nothing does.
+            value: What was read; only its digest is kept.
+            options: max_age, tool, arguments, principal, call, collection; see ``segue.Observation``.
+
+        Returns:
+            The observation; ``stamp()`` is the line to hand to the model beside the value.
+
+        Raises:
+            LeaseLost: A newer run holds the session; stop.
+        """
+        seen = version if version is None or isinstance(version, Version) else Version.of(version)
+        options.setdefault("observed_at", from_us(self._log.engine.store.now_us()))
+        observation = Observation(source, seen, None if value is None else digest_of(value), **options)
+        entry = log.draft(observation.body(), kind="observation", format="segue", origin="tool", refs=observation.refs)
+        self.append_drafts((entry,))
+        return observation
+
+    def effect(
+        self, name: str, *, source: str | None = None, key: str | None = None, call: str | None = None
+    ) -> RunEffect:
+        """
+        A change of the world, around a ``with`` block: recorded before it starts, completed or failed after.
+
+        Args:
+            name: What is done (``publish_report``).
+            source: What is changed, where it is a source.
+            key: The idempotency key for the other side; None: one that a repeat of the same call gets again.
+            call: The id of the tool call that asked for it.
+
+        Returns:
+            A context manager; hand its ``key`` to the other side, tell its outcome with ``done``.
+        """
+        key = key or effect_key(self._log.id, name=name, source=source, call=call)
+        return RunEffect(self, Effect(new_id(), name, source=source, key=key))
 
     def view(self, spec: view.ViewSpec | None = None) -> view.View:
         """The view of the session now. See ``segue.view``."""
@@ -151,7 +205,7 @@ class Run:
         cut = view.plan_cut(seen, spec, budget)
         if cut is None:
             raise Invalid(
-                f"the newest unit alone is over the budget of {budget:,} tokens; raise the budget or shorten the tool's result",
+                f"the newest unit alone is over the budget of {budget:,} tokens; raise it or shorten the result",
                 where="budget",
             )
         self.append_drafts((log.draft(cut.body(), kind="cut", format="segue", origin="system", refs=("cut",)),))
@@ -183,7 +237,8 @@ class Run:
         ttl = self._ttl // timedelta(microseconds=1)
         self._log.engine.do(Renew(self._log.scope, self._log.id, self.id, self.fence, ttl))
 
-    def _lose(self, why: SegueError) -> None:
+    def lose(self, why: SegueError) -> None:
+        """(inner) Note that another run holds the session."""
         self._why = why
         self._stop()
 
@@ -196,15 +251,56 @@ class Run:
         self.release()
 
 
+class RunEffect:
+    """
+    A change of the world under way.
+
+    Attributes:
+        key: The idempotency key to hand to the other side.
+
+    A crash inside the block leaves it started and never ended: "outcome unknown".
+    """
+
+    def __init__(self, run: Run, effect: Effect) -> None:
+        self._run = run
+        self._effect = effect
+        self._result: Any = None
+        self._version: Version | None = None
+        self.key = effect.key
+
+    def done(self, result: Any = None, *, version: object = None) -> None:
+        """Tell what came of it: a receipt, and the version that the write made (it refreshes own readings)."""
+        self._result = result
+        self._version = version if version is None or isinstance(version, Version) else Version.of(version)
+
+    def __enter__(self) -> Self:
+        self._run.check()
+        self._run.append_drafts((_record(self._effect),))
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            end = self._effect.then("completed", result=self._result, version=self._version)
+        else:
+            end = self._effect.then("failed", result={"error": f"{type(error).__name__}: {error}"[:1_000]})
+        self._run.append_fact(_record(end))
+
+
+def _record(effect: Effect) -> Draft:
+    return log.draft(effect.body(), kind="effect", format="segue", origin="tool", refs=effect.refs)
+
+
 def acquire(
-    log: Log,
+    log_: Log,
     *,
     format: str,
     policy: Policy = "reject",
     wait: timedelta | None = None,
     ttl: timedelta = TTL,
     id: str | None = None,
-    prepare: Callable[[Run], None] | None = None,
+    prepare: Callable[[Run], tuple[Draft, ...]] | None = None,
 ) -> Generator[Pause, None, Run]:
     """
     Take a session's lease: a procedure whose pauses the caller drives, blocking or not.
@@ -217,12 +313,14 @@ def acquire(
     if ttl < timedelta(milliseconds=100):
         raise Invalid("ttl must be at least 0.1 s", where="ttl")
     run_id = new_id() if id is None else check_name(id, "id")
-    lease = yield from _take(log, run_id, policy, wait, ttl)
-    run = Run(log, lease, format, ttl)
+    lease = yield from _take(log_, run_id, policy, wait, ttl)
+    run = Run(log_, lease, format, ttl)
     try:
-        settle(run, log, format)
+        entries = settlements(log_, format)
         if prepare is not None:
-            prepare(run)
+            entries += prepare(run)
+        if entries:
+            run.append_drafts(entries)
     except BaseException:
         run.release()
         raise
@@ -342,16 +440,15 @@ def _wait_turn(log: Log, place: Queued, until: float | None) -> Generator[Pause,
             return
 
 
-def settle(run: Run, log: Log, format: str) -> None:
-    """Answer the calls that a crash left open, so that no history is ever refused for them."""
-    open_calls = find_open_calls(log, format)
-    if not open_calls:
-        return
+def settlements(log_: Log, format: str) -> tuple[Draft, ...]:
+    """Answers to the calls that a crash left open, so that no history is ever refused for them."""
     rules = formats.rules(format)
-    assert rules is not None  # noqa: S101 - calls were found by these rules
-    run.append(*rules.settle(open_calls), origin="system", format=format)
+    if rules is None:
+        return ()
+    answers = [rules.settlement(call) for call in open_calls(log_, format)]
+    return log.drafts(answers, None, format=format, origin="system") if answers else ()
 
 
-def find_open_calls(log: Log, format: str, *, page: int = 64) -> list[Any]:
-    """Calls without a result since the last question, oldest first: only the tail of the log is read."""
+def open_calls(log_: Log, format: str) -> tuple[Call, ...]:
+    """Calls that nobody has answered and nothing has passed by, oldest first. Reads only the tail of the log."""
     raise NotImplementedError

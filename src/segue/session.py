@@ -11,16 +11,14 @@ from .config import AgentConfig
 from .engine import Engine, Pause
 from .errors import Archived, Exists, Invalid, NotFound, VersionMoved
 from .log import Log
-from .model import Entry, Hit, Parent, Policy, ScopeKey, SessionInfo, Status, Usage, check_name, new_id, to_us
-from .resume import Resumed, ResumeOptions, plan
-from .run import TTL, Run, acquire
+from .model import Draft, Entry, Hit, Parent, Policy, ScopeKey, SessionInfo, Status, Usage, check_name, new_id, to_us
+from .resume import ConfigPolicy, Resumed, ResumeOptions, configure, plan
+from .run import TTL, WAIT, Run, acquire
 from .store import LIST_MAX, READ_MAX, Appended, Create, Erase, Erased, Filter, Fork, Hollow, Update
 
 TITLE_MAX = 500
 TAGS_MAX = 64
 METADATA_MAX_BYTES = 16 * 1024
-WAIT = timedelta(seconds=30)
-"""How long ``enqueue`` waits for its turn unless told otherwise."""
 
 
 class SessionList(NamedTuple):
@@ -38,6 +36,8 @@ class Session:
         info: Its row as this handle last saw it; ``refresh()`` reads it again.
     """
 
+    info: SessionInfo
+
     def __init__(self, log: Log, info: SessionInfo) -> None:
         self._log = log
         self.info = info
@@ -52,7 +52,7 @@ class Session:
 
     @property
     def log(self) -> Log:
-        """Engine, scope and id, for the layers that read the log themselves."""
+        """(inner) Engine, scope and id, for the layers that read the log themselves."""
         return self._log
 
     def refresh(self) -> SessionInfo:
@@ -100,8 +100,14 @@ class Session:
 
         Guarantees: G1 durable, G2 atomic, G3 no gaps, G4 exact, G6 once.
         """
-        entries = log.drafts(items, ids, kind=kind, format=format or self.info.format, **options)
+        entries = self.drafts(items, ids, kind=kind, format=format, **options)
         return self._log.append(entries, expect=expect)
+
+    def drafts(
+        self, items: Sequence[Any], ids: Sequence[str] | None = None, *, format: str | None = None, **options: Any
+    ) -> tuple[Draft, ...]:
+        """(inner) The entries that ``append`` would store, checked."""
+        return log.drafts(items, ids, format=format or self.info.format, **options)
 
     def read(
         self,
@@ -184,6 +190,8 @@ class Session:
         wait: timedelta | None = WAIT,
         ttl: timedelta = TTL,
         id: str | None = None,
+        agent: AgentConfig | None = None,
+        config: ConfigPolicy = "ask",
     ) -> Run:
         """
         Start a run: take the session's lease. Use it as a context manager.
@@ -195,8 +203,11 @@ class Session:
             wait: Longest wait of ``enqueue``; None: for ever.
             ttl: Lease time without renewal; a run renews it while its process lives.
             id: Id of the run, for a caller that may ask again: the same id gets the same lease.
+            agent: The agent's configuration; pinned to the session by its first run.
+            config: When it differs from the pinned one: ``ask``, ``pin`` or ``adopt``.
 
         Raises:
+            ConfigDrift: It differs, and ``config`` is ``ask``.
             Busy: Another run is active (``reject``); ``run`` names it.
             QueueTimeout: The wait ran out; the place in the queue was given up.
             Archived: Restore the session first.
@@ -204,13 +215,23 @@ class Session:
 
         Guarantees: G5 fenced.
         """
-        return self._log.engine.drive(self._acquire(policy=policy, wait=wait, ttl=ttl, id=id))
+        return self._log.engine.drive(
+            self.acquire(policy=policy, wait=wait, ttl=ttl, id=id, agent=agent, config=config)
+        )
 
-    def _acquire(self, **options: Any) -> Generator[Pause, None, Run]:
-        self._check_lifetime()
-        return acquire(self._log, format=self.info.format, **options)
+    def acquire(
+        self, *, agent: AgentConfig | None = None, config: ConfigPolicy = "ask", **options: Any
+    ) -> Generator[Pause, None, Run]:
+        """(inner) The procedure of ``run``, whose pauses the caller drives."""
+        self.check_lifetime()
 
-    def _check_lifetime(self) -> None:
+        def prepare(_: Run) -> tuple[Draft, ...]:
+            return configure(self._log, self._log.info(), agent, config)
+
+        return acquire(self._log, format=self.info.format, prepare=prepare if agent else None, **options)
+
+    def check_lifetime(self) -> None:
+        """(inner) ``Archived`` when the session is archived or its lifetime has ended."""
         info = self.refresh()
         due = info.due_at
         if info.state == "archived" or (
@@ -351,6 +372,8 @@ class Session:
 class Scope:
     """A tenant's user: everything that can be done to their sessions, and to nobody else's (guarantee G7)."""
 
+    key: ScopeKey
+
     def __init__(self, engine: Engine, key: ScopeKey) -> None:
         self._engine = engine
         self.key = key
@@ -392,7 +415,7 @@ class Scope:
             new_id() if id is None else check_name(id, "id"),
             key=None if key is None else check_name(key, "key"),
             format=check_name(format, "format"),
-            config=None if agent is None else agent.canonical(),
+            config=None if agent is None else agent.encode(),
             parent=parent,
             **_checked(options),
         )
@@ -478,8 +501,8 @@ class Scope:
             ConfigDrift: The agent's configuration changed, and nothing says what to do.
         """
         session = self.open(what) if isinstance(what, str) else self.open(what.id)
-        session._check_lifetime()  # noqa: SLF001
-        return plan(session, ResumeOptions(**options))
+        session.check_lifetime()
+        return plan(session.log, session.info, ResumeOptions(**options))
 
     def by_ref(
         self, ref: str, *, since: datetime | None = None, reverse: bool = False, limit: int = 1_000

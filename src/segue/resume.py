@@ -1,0 +1,240 @@
+"""
+Resume: find out what happened since, then go on.
+
+``plan`` reads and writes nothing. The run that follows takes the lease, plans again if the head
+moved, and appends in one batch the settlements of open calls and the note for the model. From then
+on the note is history, and the prefix never changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta, tzinfo
+from typing import Any, Literal
+
+from . import codec, formats, ledger, log, view, world
+from .briefing import Briefing, OpenCall, ResumePolicy, brief, told_in
+from .config import AgentConfig, Change, compare
+from .engine import Pause
+from .errors import ConfigDrift, Invalid
+from .ledger import Foreign, Live
+from .log import Log
+from .model import Draft, Entry, Hit, Policy, SessionInfo, from_us, to_us
+from .run import TTL, WAIT, Run, acquire, open_calls
+from .store import Update
+from .world import Sources
+
+ConfigPolicy = Literal["ask", "pin", "adopt"]
+
+TOLD_NOTES = 200
+"""How many earlier notes are looked through for what was told already."""
+
+OTHERS_MAX = 100
+"""Most entries of others looked at for one source."""
+
+RECENT = 20
+"""How many messages back an answer's token count still stands for the size of the history."""
+
+
+@dataclass(frozen=True, slots=True)
+class ResumeOptions:
+    """
+    How a session is resumed.
+
+    Attributes:
+        agent: The agent's configuration now, to compare with the pinned one.
+        config: What to do when they differ: ``ask`` (ConfigDrift), ``pin`` (keep the old one),
+            ``adopt`` (take the new one; recorded as an entry).
+        sources: How the sources of its observations are looked at.
+        policy: When to tell and what to advise.
+        time_zone: The user's (a tzinfo, or a name such as ``Asia/Shanghai``), for days and times in the note; None: UTC.
+        language: Of the note: ``en``, ``zh`` or one with registered templates.
+        principal: As whom sources are looked at; None: the scope's user.
+    """
+
+    agent: AgentConfig | None = None
+    config: ConfigPolicy = "ask"
+    sources: Sources = field(default_factory=Sources)
+    policy: ResumePolicy = field(default_factory=ResumePolicy)
+    time_zone: tzinfo | str | None = None
+    language: str = "en"
+    principal: str | None = None
+
+
+class Resumed:
+    """
+    A session, and what was found on coming back to it.
+
+    Attributes:
+        info: The session's row at the time of the plan.
+        briefing: The gap, what changed, what is open, what is advised.
+    """
+
+    info: SessionInfo
+    briefing: Briefing
+
+    def __init__(self, log: Log, info: SessionInfo, options: ResumeOptions, briefing: Briefing) -> None:
+        self._log = log
+        self._options = options
+        self.info = info
+        self.briefing = briefing
+
+    def __repr__(self) -> str:
+        return f"<Resumed {self.info.id} {self.info.title!r}, head {self.info.head}>"
+
+    @property
+    def id(self) -> str:
+        """The session's id."""
+        return self._log.id
+
+    def messages(self) -> list[Any]:
+        """The messages as they were left; open calls are answered in the view only."""
+        return view.build(self._log, view.ViewSpec(format=self.info.format)).messages
+
+    def run(
+        self,
+        *,
+        policy: Policy = "reject",
+        wait: timedelta | None = WAIT,
+        ttl: timedelta = TTL,
+        id: str | None = None,
+    ) -> Run:
+        """
+        Start the run that goes on: settles open calls and tells the model the briefing, once.
+
+        The arguments and errors are those of ``Session.run``.
+        """
+        return self._log.engine.drive(self.acquire(policy=policy, wait=wait, ttl=ttl, id=id))
+
+    def acquire(self, **options: Any) -> Generator[Pause, None, Run]:
+        """(inner) The procedure of ``run``, whose pauses the caller drives."""
+        return acquire(self._log, format=self.info.format, prepare=self._prepare, **options)
+
+    def _prepare(self, run: Run) -> tuple[Draft, ...]:
+        """What goes before the new question: the configuration and the note."""
+        now = self._log.info()
+        if now.head != self.info.head:
+            self.briefing = plan(self._log, now, self._options).briefing
+            self.info = now
+        entries = configure(self._log, now, self._options.agent, self._options.config)
+        return (*entries, *self._note(run))
+
+    def _note(self, run: Run) -> tuple[Draft, ...]:
+        if self.briefing.is_quiet:
+            return ()
+        rules = formats.rules(self.info.format)
+        if rules is None:
+            return ()
+        text = self.briefing.text(self._options.language)
+        body = {
+            "facts": self.briefing.facts(),
+            "language": self._options.language,
+            "text": text,
+            "for": self.info.format,
+            "message": rules.note(text),
+        }
+        return (log.draft(body, kind="note", format="segue", origin="system", refs=("note",)),)
+
+
+def plan(log_: Log, info: SessionInfo, options: ResumeOptions) -> Resumed:
+    """Look at everything a return needs to know, and write nothing."""
+    changes = drift(info, options.agent)
+    if changes and options.config == "ask":
+        raise ConfigDrift(tuple(change.text() for change in changes))
+    now = from_us(log_.engine.store.now_us())
+    records = log_.read(kinds=("observation", "effect"), upto=info.head, reverse=True, limit=ledger.SCAN_MAX)
+    live = _live(log_, info, records)
+    findings = world.check(
+        live.observations,
+        options.sources,
+        budget=options.policy.probe_budget,
+        principal=options.principal or log_.scope.user,
+        now=now,
+    )
+    calls = tuple(OpenCall(call.id, call.name) for call in open_calls(log_, info.format))
+    is_paused = info.lease is not None and info.lease.state == "paused"
+    running = (info.lease.run,) if info.lease is not None and not is_paused else ()
+    found = brief(
+        now=now,
+        last_active_at=info.active_at,
+        entries=info.head,
+        policy=options.policy,
+        live=live,
+        findings=findings,
+        others=_others(log_, live, records),
+        unknown=ledger.open_effects(records, running=running),
+        approvals=calls if is_paused else (),
+        calls=() if is_paused else calls,
+        changes=changes,
+        tokens=_tokens(log_, info),
+        told=told_in(hit.entry for hit in log_.by_ref("note", upto=info.head, reverse=True, limit=TOLD_NOTES)),
+        time_zone=options.time_zone,
+        language=options.language,
+    )
+    return Resumed(log_, info, options, found)
+
+
+def _live(log_: Log, info: SessionInfo, records: list[Entry]) -> Live:
+    cut = log_.last("cut", upto=info.head)
+    body = {} if cut is None or cut.is_hollow else cut.json()
+    return ledger.live(records, after=body.get("upto", 0), keep=body.get("observations", ()))
+
+
+def _others(log_: Log, live: Live, records: list[Entry]) -> tuple[Foreign, ...]:
+    """What other sessions of the user did to the sources that this one has read, since it read them."""
+    own = {entry.id for entry in records}
+    since: dict[str, datetime] = {}
+    for seen in live.observations:
+        moment = seen.stored_at or seen.observed_at
+        since[seen.source] = min(since.get(seen.source, moment), moment)
+    hits: list[Hit] = []
+    for source, moment in since.items():
+        found = log_.engine.store.by_ref(
+            log_.scope, ledger.source_ref(source), since_us=to_us(moment), reverse=True, limit=OTHERS_MAX
+        )
+        hits += [hit for hit in found if hit.entry.id not in own]
+    return ledger.effects_of_others(hits, own=(log_.id,))
+
+
+def _tokens(log_: Log, info: SessionInfo) -> int:
+    """Size of the history as the provider last counted it; 0 when no recent answer says."""
+    for entry in log_.read(kinds=("message",), upto=info.head, reverse=True, limit=RECENT):
+        if entry.usage is not None:
+            return entry.usage.input + entry.usage.output
+    return 0
+
+
+def drift(info: SessionInfo, agent: AgentConfig | None) -> tuple[Change, ...]:
+    """What differs between the pinned configuration and the agent's; empty: nothing."""
+    if agent is None or info.config is None:
+        return ()
+    pinned = AgentConfig.from_json(codec.decode(info.config))
+    return () if pinned.digest == agent.digest else compare(pinned, agent)
+
+
+def configure(log_: Log, info: SessionInfo, agent: AgentConfig | None, policy: ConfigPolicy) -> tuple[Draft, ...]:
+    """
+    Pin the agent's configuration to the session at its first run, or adopt a changed one where told to.
+
+    Returns:
+        The entry that records it, if anything was pinned or adopted.
+    """
+    if policy not in ("ask", "pin", "adopt"):
+        raise Invalid(f"config {policy!r} is none of ask, pin, adopt", where="config")
+    if agent is None:
+        return ()
+    changes = drift(info, agent)
+    if info.config is not None and (not changes or policy == "pin"):
+        return ()
+    words = tuple(change.text() for change in changes)
+    if changes and policy == "ask":
+        raise ConfigDrift(words)
+    log_.engine.do(Update(log_.scope, log_.id, {"config": agent.encode()}, info.version))
+    body = {
+        "config": agent.to_json(),
+        "digest": agent.digest,
+        "action": "pinned" if info.config is None else "adopted",
+        "changes": list(words),
+    }
+    return (log.draft(body, kind="config", format="segue", origin="system", refs=("config",)),)
