@@ -1,0 +1,153 @@
+"""Which store, whose sessions, and which session: what the words on the command line stand for."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import segue
+from segue.errors import Invalid, NotFound
+from segue.model import SessionInfo
+
+from .outcome import Ambiguous, NoStore
+
+STORE, TENANT, USER = "sqlite:///segue.db", "default", "local"
+"""What is meant when neither an option nor the environment says otherwise."""
+
+PART_MIN = 4
+"""Fewest characters of an id that may stand for the whole."""
+
+SHORT = 8
+"""How many characters of a generated id are shown."""
+
+CANDIDATES_MAX = 10
+STATUSES = ("running", "idle", "paused", "completed", "archived")
+
+_SCHEME = re.compile(r"[a-z][a-z0-9+.-]*:")
+_SECRET = re.compile(r"(://[^/@:]*):[^@/]*@")
+_GENERATED = re.compile(r"[0-9a-f]{32}")
+
+
+def store_url(given: str | None) -> str:
+    """The store's URL from the option, the environment or the default; a path to a file stands for its SQLite URL."""
+    url = given or os.environ.get("SEGUE_STORE") or STORE
+    return url if _SCHEME.match(url) else f"sqlite:///{url}"
+
+
+def shown(url: str) -> str:
+    """The URL without a password."""
+    return _SECRET.sub(r"\1:***@", url)
+
+
+def file_of(url: str) -> Path | None:
+    """The file or folder of an embedded store, or None."""
+    if url.startswith("sqlite:///"):
+        return Path(url.removeprefix("sqlite:///"))
+    if url.startswith("jsonl:"):
+        return Path(url.removeprefix("jsonl:").removeprefix("//"))
+    return None
+
+
+def must_exist(url: str) -> None:
+    """
+    Refuse a file that is not there: opening it would make an empty store, and hide a mistyped name.
+
+    Raises:
+        NoStore: There is none.
+    """
+    place = file_of(url)
+    if place is not None and str(place) and not place.exists():
+        raise NoStore(
+            f"no store at {place}; name it with --store or SEGUE_STORE (segue.open makes one, this command never)"
+        )
+
+
+class Desk:
+    """
+    What a command works on: an open store and one owner's sessions in it.
+
+    Attributes:
+        url: The store's URL.
+        db: The open store.
+        scope: The owner's sessions.
+    """
+
+    def __init__(self, url: str, db: segue.Database, scope: segue.Scope) -> None:
+        self.url = url
+        self.db = db
+        self.scope = scope
+        self.now = db.now()
+
+    def sessions(self, **filters: Any) -> Iterator[SessionInfo]:
+        """All sessions of the owner, archived ones and sub-agents' included."""
+        return self.scope.iterate(**{"status": STATUSES, "unlisted": True, **filters})
+
+    def find(self, given: str, **latest: Any) -> segue.Session:
+        """
+        The session that is meant.
+
+        Args:
+            given: ``latest``; ``key:`` and the caller's own key; ``id:`` and a full id; or a full id, its
+                beginning or its end (4 characters or more) where only one session fits.
+            latest: Filters of ``latest``.
+
+        Raises:
+            NotFound: There is none.
+            Ambiguous: Several fit.
+        """
+        if given == "latest":
+            return self.scope.latest(**latest)
+        if given.startswith("key:"):
+            found = self.scope.get_key(given.removeprefix("key:"))
+            if found is None:
+                raise NotFound(given)
+            return found
+        try:
+            return self.scope.open(given.removeprefix("id:"))
+        except NotFound:
+            if given.startswith("id:"):
+                raise
+        return self.scope.open(self._complete(given))
+
+    def _complete(self, given: str) -> str:
+        if len(given) < PART_MIN:
+            raise Invalid(
+                f"{given!r} is too short for a part of an id; give {PART_MIN} characters or more", where="session"
+            )
+        fitting = [info.id for info in self.sessions() if info.id.startswith(given) or info.id.endswith(given)]
+        if not fitting:
+            raise NotFound(given)
+        if len(fitting) > 1:
+            raise Ambiguous(given, tuple(fitting[:CANDIDATES_MAX]), total=len(fitting))
+        return fitting[0]
+
+
+@contextmanager
+def desk(args: Any, *, reads: bool = False) -> Iterator[Desk]:
+    """Open what the options name, for reading only where that is enough, and close it afterwards."""
+    url = store_url(args.store)
+    must_exist(url)
+    options = {"read_only": True} if reads and url.startswith("sqlite:") else {}
+    with segue.open(url, **options) as db:
+        yield Desk(url, db, db.scope(*owner(args)))
+
+
+def owner(args: Any) -> tuple[str, str]:
+    """Tenant and user from the options, the environment or the defaults."""
+    return (
+        args.tenant or os.environ.get("SEGUE_TENANT") or TENANT,
+        args.user or os.environ.get("SEGUE_USER") or USER,
+    )
+
+
+def short_id(id: str) -> str:
+    """
+    What of an id is shown, and finds the session again.
+
+    A generated id begins with the time, which sessions of one minute share: its end tells it from others.
+    """
+    return id[-SHORT:] if _GENERATED.fullmatch(id) else id

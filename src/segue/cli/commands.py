@@ -1,0 +1,273 @@
+"""What commands there are: the parser, the help and the documentation are all made from this list."""
+
+from __future__ import annotations
+
+from argparse import Action, ArgumentParser, Namespace, RawDescriptionHelpFormatter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from . import address, changing, machine, reading, upkeep
+from .address import Desk
+from .outcome import EXIT_CODES
+from .screen import Screen
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """
+    One command.
+
+    Attributes:
+        name: How it is called.
+        summary: What it does, in one sentence.
+        about: What else there is to know.
+        arguments: Adds its arguments to a parser.
+        run: Does it with an open store; None for ``alone``.
+        alone: Does it without one.
+        json: What one line of ``--json`` holds: name and meaning.
+        example: A command line.
+        reads: True when it writes nothing, so that the store is opened for reading only.
+    """
+
+    name: str
+    summary: str
+    about: str
+    arguments: Callable[[ArgumentParser], None]
+    json: dict[str, str]
+    example: str
+    run: Callable[[Desk, Namespace, Screen], int] | None = None
+    alone: Callable[[Namespace, Screen], int] | None = None
+    reads: bool = field(default=False)
+
+
+def _no_arguments(parser: ArgumentParser) -> None:
+    """No arguments of its own."""
+
+
+COMMANDS = (
+    Command(
+        "ls",
+        "List the owner's sessions, last active first.",
+        "One line a session: the end of its id (which finds it again), status, last activity, entries, tokens "
+        "(input and output), title, tags, and the session it was forked from. Archived sessions and those of "
+        "sub-agents are shown with --all.",
+        reading.ls_arguments,
+        machine.SESSION_FIELDS,
+        "segue ls --tag sales --since 7d",
+        run=reading.ls,
+        reads=True,
+    ),
+    Command(
+        "show",
+        "Show a session as a conversation.",
+        "Roles, text, calls of tools (→) with their arguments on one line, their results (←) cut after a few "
+        "lines with the number of characters that are left, and what else the log holds: notes, cuts, readings "
+        "of the world, effects. Messages that were taken back are marked, and erased content is told. --raw gives "
+        "the exact bytes as they are stored (a terminal gets them with control characters escaped). A damaged "
+        "entry is told in its place, the rest is shown, and the exit code is 1.",
+        reading.show_arguments,
+        {**machine.ENTRY_FIELDS, "damage": "only in the place of a damaged entry, with seq: what is wrong"},
+        "segue show latest --last 10",
+        run=reading.show,
+        reads=True,
+    ),
+    Command(
+        "resume",
+        "Show what a resume would find: the gap, what changed, what is open, what is advised.",
+        "It plans and writes nothing. Sources other than files need the program's own probes, so here they are "
+        "told as not verifiable; --files allows to look at file: sources in a folder.",
+        reading.resume_arguments,
+        {"session": "the session, as in ls", "briefing": "the facts of the briefing", "text": "the briefing in words"},
+        "segue resume latest --language zh --time-zone Asia/Shanghai",
+        run=reading.resume,
+        reads=True,
+    ),
+    Command(
+        "fork",
+        "Make a session that shares the beginning of another and goes on by itself.",
+        "Nothing is copied and the parent never changes.",
+        changing.fork_arguments,
+        machine.SESSION_FIELDS,
+        'segue fork latest --at 12 --title "Another split"',
+        run=changing.fork,
+    ),
+    Command(
+        "title",
+        "Set a session's title.",
+        "",
+        changing.title_arguments,
+        machine.SESSION_FIELDS,
+        'segue title 3f9a1c22 "East China: the August decline"',
+        run=changing.title,
+    ),
+    Command(
+        "tag",
+        "Add and remove a session's tags.",
+        "Without tags it only shows them.",
+        changing.tag_arguments,
+        machine.SESSION_FIELDS,
+        "segue tag 3f9a1c22 sales q3 --remove draft",
+        run=changing.tag,
+    ),
+    Command(
+        "pin",
+        "Pin sessions, so that no sweep touches them, or unpin them.",
+        "",
+        changing.pin_arguments,
+        machine.SESSION_FIELDS,
+        "segue pin 3f9a1c22",
+        run=changing.pin,
+    ),
+    Command(
+        "end",
+        "Mark sessions as completed.",
+        "A new message, a run or reopen makes them active again.",
+        changing.some_arguments,
+        machine.SESSION_FIELDS,
+        "segue end 3f9a1c22",
+        run=changing.end,
+    ),
+    Command(
+        "reopen",
+        "Make completed sessions active again.",
+        "Archived ones need restore.",
+        changing.some_arguments,
+        machine.SESSION_FIELDS,
+        "segue reopen 3f9a1c22",
+        run=changing.reopen,
+    ),
+    Command(
+        "archive",
+        "Put sessions away: hidden from ls, kept, refusing appends.",
+        "Refused while a run is active. A sweep erases what was archived long ago.",
+        changing.some_arguments,
+        machine.SESSION_FIELDS,
+        "segue archive 3f9a1c22",
+        run=changing.archive,
+    ),
+    Command(
+        "restore",
+        "Bring archived or expired sessions back.",
+        "The idle lifetime starts again; an end of lifetime that has passed is lifted. Here latest is the last active "
+        "one of the archived.",
+        changing.some_arguments,
+        machine.SESSION_FIELDS,
+        "segue restore 3f9a1c22",
+        run=changing.restore,
+    ),
+    Command(
+        "rm",
+        "Erase sessions for good.",
+        "Asks first; without a terminal it needs --yes. Entries that forks share live on in the forks alone.",
+        changing.rm_arguments,
+        {"id": "the erased session", "erased": "entries that are gone", "shared": "entries that forks still share"},
+        "segue rm 3f9a1c22 --yes",
+        run=changing.rm,
+    ),
+    Command(
+        "sweep",
+        "Archive the sessions whose lifetime ended, and erase those archived for long.",
+        "All owners' sessions. Pinned and running ones are left alone. Run it as often as you like.",
+        upkeep.sweep_arguments,
+        {
+            "action": "archived or erased",
+            "tenant": "owner",
+            "user": "owner",
+            "id": "the session",
+            "dry_run": "true when nothing was done",
+        },
+        "segue sweep --dry-run --purge-after 30d",
+        run=upkeep.sweep,
+    ),
+    Command(
+        "verify",
+        "Read every entry of the store and compare it with its digest.",
+        "All owners' sessions. Exit code 1 when there is damage.",
+        upkeep.verify_arguments,
+        {
+            "level": "ok, warn or damage",
+            "text": "what was found",
+            "tenant": "owner, or null",
+            "user": "owner, or null",
+            "session": "or null",
+            "seq": "the entry, or null",
+        },
+        "segue verify --quiet",
+        run=upkeep.verify,
+        reads=True,
+    ),
+    Command(
+        "doctor",
+        "Look at the installation and the store's settings, and say what is wrong and how to mend it.",
+        "Versions, extras, modes of the files, settings of the engine. Exit code 1 when something is wrong.",
+        _no_arguments,
+        {"level": "ok, warn or damage", "topic": "segue, drivers, extra, file or store", "text": "what was found",
+         "mend": "what to do, or empty"},
+        "segue doctor",
+        alone=upkeep.doctor,
+        reads=True,
+    ),
+)  # fmt: skip
+"""Every command, in the order of the help."""
+
+COMMON = (
+    ("--store", "URL", f"the store, or a path to an SQLite file (SEGUE_STORE; default: {address.STORE})"),
+    ("--tenant", "NAME", f"whose sessions: the tenant (SEGUE_TENANT; default: {address.TENANT})"),
+    ("--user", "NAME", f"whose sessions: the user (SEGUE_USER; default: {address.USER})"),
+)
+"""Options of every command that take a value: option, what it takes, help."""
+
+SWITCHES = (
+    ("--json", "JSON lines for programs: one object a line"),
+    ("--debug", "show where an error comes from"),
+)
+
+ABOUT = "Look at and look after the sessions of AI agents that Segue keeps."
+
+
+def parser() -> ArgumentParser:
+    """The parser of the whole command line; options of every command may stand before or after its name."""
+    made = ArgumentParser("segue", description=ABOUT, epilog=_epilog(), formatter_class=RawDescriptionHelpFormatter)
+    made.set_defaults(command=None, store=None, tenant=None, user=None, json=False, debug=False)
+    made.add_argument("--version", action="version", version=f"segue {_version()}")
+    _common(made)
+    below = made.add_subparsers(title="commands", metavar="COMMAND", dest="name")
+    for command in COMMANDS:
+        one = below.add_parser(command.name, help=command.summary, description=f"{command.summary} {command.about}")
+        one.set_defaults(command=command)
+        command.arguments(one)
+        _common(one)
+    return made
+
+
+def _common(made: ArgumentParser) -> None:
+    """Options of every command; suppressed defaults let the one given before the command's name stand."""
+    from argparse import SUPPRESS
+
+    group = made.add_argument_group("options of every command")
+    for name, metavar, help in COMMON:
+        group.add_argument(name, metavar=metavar, help=help, default=SUPPRESS)
+    for name, help in SWITCHES:
+        group.add_argument(name, action="store_true", help=help, default=SUPPRESS)
+
+
+def own_actions(command: Command) -> list[Action]:
+    """The arguments that are this command's alone."""
+    made = ArgumentParser(add_help=False)
+    command.arguments(made)
+    return list(made._actions)  # noqa: SLF001 - argparse has no public way to list them
+
+
+def _epilog() -> str:
+    codes = "\n".join(f"  {code:<4} {meaning}" for code, meaning in EXIT_CODES.items())
+    return (
+        "A session is named by its full id, by the beginning or end of it (4 characters or more, where one\n"
+        "session fits), by key:KEY (the caller's own key), or by latest.\n\n"
+        f"exit codes:\n{codes}"
+    )
+
+
+def _version() -> str:
+    from importlib.metadata import version
+
+    return version("segue")

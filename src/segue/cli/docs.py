@@ -1,0 +1,108 @@
+"""Writes docs/cli.md from the parser: ``python -m segue.cli.docs > docs/cli.md``."""
+
+from __future__ import annotations
+
+import sys
+from argparse import Action
+
+from .commands import ABOUT, COMMANDS, COMMON, SWITCHES, Command, own_actions
+from .outcome import EXIT_CODES
+
+_HEAD = f"""# The command line
+
+<!-- Made by `python -m segue.cli.docs > docs/cli.md`; a test compares it with the program. -->
+
+{ABOUT} It is installed with the package; `python -m segue` is the same.
+Colours and wrapped text need the extra: `pip install 'segue[cli]'` (rich). Without it the output is plain.
+
+```text
+segue [options] COMMAND [arguments] [options]
+```
+
+## Which session
+
+| word | the session |
+|---|---|
+| `3f9a1c22` | whose id is this, or the only one whose id begins or ends so (4 characters or more) |
+| `key:ticket-17` | with the caller's own key `ticket-17` |
+| `latest` | that was active last |
+| `id:latest` | whose full id is `latest` |
+
+A generated id begins with the time, which sessions of one minute share. So lists show its last 8 characters.
+
+## Whose sessions, in which store
+"""
+
+_JSON = """
+## Output for programs
+
+`--json` prints JSON lines: one object a line, and nothing else, on standard output. A command with one result
+prints one line. Times are ISO 8601 in UTC with six digits, so they sort as text. Fields may be added in a later
+version; none is removed or changes its meaning. An error is one object on standard error: `error` (its name in
+`segue.errors`), `message`, `exit_code`, and `candidates` where several sessions fit.
+
+Output for people may change with every version. It is coloured only on a terminal (`NO_COLOR` and `FORCE_COLOR`
+are respected), cut to its width, and neither in a pipe. Control and direction characters in stored text are shown
+as escapes (`\\x1b`, `\\u202e`); stored text never steers the terminal.
+
+A file that is not there is never made: every command says `no store at …` and ends with 5.
+
+## Exit codes
+"""
+
+
+def document() -> str:
+    """The whole page."""
+    made = [_HEAD]
+    made += [_table(("option", "meaning"), [(f"`{name} {metavar}`", help) for name, metavar, help in COMMON])]
+    made += [_table(("option", "meaning"), [(f"`{name}`", help) for name, help in SWITCHES])]
+    made += [_JSON, _table(("code", "meaning"), [(f"{code}", meaning) for code, meaning in EXIT_CODES.items()])]
+    made += ["\n## Commands\n", _table(("command", "what it does"), [_contents(command) for command in COMMANDS])]
+    made += [_section(command) for command in COMMANDS]
+    return "\n".join(made).rstrip() + "\n"
+
+
+def _contents(command: Command) -> tuple[str, str]:
+    return f"[`{command.name}`](#segue-{command.name})", command.summary
+
+
+def _section(command: Command) -> str:
+    actions = own_actions(command)
+    usage = " ".join(["segue", command.name, *(_usage(action) for action in actions)])
+    parts = [f"\n### segue {command.name}\n", command.summary, command.about, "", f"```text\n{usage}\n```\n"]
+    if actions:
+        parts += [
+            _table(("argument", "meaning"), [(f"`{_name(action)}`", action.help or "") for action in actions]),
+            "",
+        ]
+    parts += [f"Example: `{command.example}`", "", "With `--json`, a line holds:\n"]
+    parts += [_table(("field", "meaning"), [(f"`{name}`", meaning) for name, meaning in command.json.items()])]
+    return "\n".join(part for part in parts if part is not None)
+
+
+def _name(action: Action) -> str:
+    if not action.option_strings:
+        return str(action.metavar or action.dest).upper()
+    return " ".join([*action.option_strings, *([_takes(action)] if action.nargs != 0 else [])])
+
+
+def _takes(action: Action) -> str:
+    if action.metavar is not None:
+        return str(action.metavar)
+    return "|".join(map(str, action.choices)) if action.choices else action.dest.upper()
+
+
+def _usage(action: Action) -> str:
+    name = _name(action)
+    if action.option_strings:
+        return f"[{name}]"
+    return {"+": f"{name} [{name} …]", "*": f"[{name} …]", "?": f"[{name}]"}.get(str(action.nargs), name)
+
+
+def _table(heads: tuple[str, str], rows: list[tuple[str, str]]) -> str:
+    written = [f"| {heads[0]} | {heads[1]} |", "|---|---|"]
+    return "\n".join(written + [f"| {name.replace('|', chr(92) + '|')} | {meaning} |" for name, meaning in rows]) + "\n"
+
+
+if __name__ == "__main__":
+    sys.stdout.write(document())

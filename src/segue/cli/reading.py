@@ -1,0 +1,320 @@
+"""The commands that read: ls, show, resume."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+from collections.abc import Iterator
+from datetime import datetime
+from itertools import islice
+from typing import Any, NamedTuple
+
+import segue
+from segue.errors import Corrupt, Invalid
+from segue.model import Entry, SessionInfo
+
+from . import address, machine
+from .address import Desk, short_id
+from .conversation import Conversation, Retractions
+from .outcome import DONE, FINDING
+from .screen import Screen, Span
+from .text import ago, clock, cut, lines, moment, one_line, pad, plural, short, width
+
+LIMIT = 20
+"""How many sessions ``ls`` shows to a person."""
+
+OTHERS_MAX = 5
+"""How many other owners are named to somebody who has no sessions."""
+
+NARROW = 100
+"""Below this width of the screen the heads of the numbers are short, so that titles have room."""
+
+STATUS_STYLES = {"running": "good", "idle": "", "paused": "warn", "completed": "dim", "archived": "dim"}
+
+
+# ls
+
+
+def ls_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("--status", action="append", choices=address.STATUSES, help="only these (may be repeated)")
+    parser.add_argument("--tag", help="only sessions with this tag")
+    parser.add_argument("--key", metavar="PREFIX", help="only sessions whose own key begins so")
+    parser.add_argument("--forks-of", metavar="SESSION", help="only forks and sub-agents' sessions of this one")
+    parser.add_argument(
+        "--since", metavar="TIME", help="only those active since: 7d (ago), 2026-08-28, 2026-08-28T15:04"
+    )
+    parser.add_argument("--until", metavar="TIME", help="only those last active until")
+    parser.add_argument("--all", action="store_true", help="archived and unlisted (sub-agents') sessions too")
+    parser.add_argument("--limit", type=int, metavar="N", help=f"at most N (default: {LIMIT}; with --json all)")
+    parser.add_argument("--full-ids", action="store_true", help="show whole ids")
+
+
+def ls(desk: Desk, args: Namespace, screen: Screen) -> int:
+    """List the owner's sessions, last active first."""
+    limit = args.limit if args.limit is not None or screen.is_json else LIMIT
+    if limit is not None and limit < 1:
+        raise Invalid(f"--limit must be 1 or more, not {limit}", where="limit")
+    found = desk.scope.iterate(**_filters(desk, args))
+    if screen.is_json:
+        for info in islice(found, limit):
+            screen.emit(machine.session(info))
+        return DONE
+    shown = list(islice(found, limit))
+    if not shown:
+        _nothing(desk, args, screen)
+        return DONE
+    _table(desk, shown, screen, full_ids=args.full_ids)
+    if next(found, None) is not None:
+        screen.note(f"more sessions than these {len(shown)}; --limit {len(shown) * 5} shows more")
+    return DONE
+
+
+def _filters(desk: Desk, args: Namespace) -> dict[str, Any]:
+    filters: dict[str, Any] = {
+        "status": args.status or (address.STATUSES if args.all else None),
+        "unlisted": args.all or args.forks_of is not None,
+        "tag": args.tag,
+        "key_prefix": args.key,
+        "parent": None if args.forks_of is None else desk.find(args.forks_of).id,
+        "since": None if args.since is None else moment(args.since, desk.now),
+        "until": None if args.until is None else moment(args.until, desk.now),
+    }
+    return {name: value for name, value in filters.items() if value is not None}
+
+
+def _nothing(desk: Desk, args: Namespace, screen: Screen) -> None:
+    owner = desk.scope.key
+    filtered = any((args.status, args.tag, args.key, args.forks_of, args.since, args.until))
+    screen.line(
+        f"no sessions of {owner.tenant}/{owner.user}{' that fit' if filtered else ''} in {address.shown(desk.url)}"
+    )
+    others = list(islice((key for key in desk.db.scopes() if key != owner), OTHERS_MAX + 1))
+    if others and not filtered:
+        listed = ", ".join(f"--tenant {key.tenant} --user {key.user}" for key in others[:OTHERS_MAX])
+        screen.line((f"others have: {listed}{' …' if len(others) > OTHERS_MAX else ''}", "dim"))
+
+
+class _Row(NamedTuple):
+    id: str
+    status: str
+    active: str
+    entries: str
+    tokens: str
+
+
+def _row(info: SessionInfo, desk: Desk, *, full_ids: bool) -> _Row:
+    return _Row(
+        info.id if full_ids else short_id(info.id),
+        info.status,
+        f"{ago(info.active_at, desk.now)} {clock(info.active_at, desk.now)}",
+        f"{info.head:,}",
+        short(info.usage.input + info.usage.output),
+    )
+
+
+def _table(desk: Desk, shown: list[SessionInfo], screen: Screen, *, full_ids: bool) -> None:
+    """One line a session. The title comes last: it alone has any length, and may run from right to left."""
+    rows = [_row(info, desk, full_ids=full_ids) for info in shown]
+    is_narrow = screen.width is not None and screen.width < NARROW
+    heads = _Row("ID", "STATUS", "ACTIVE", *(("N", "TOK") if is_narrow else ("ENTRIES", "TOKENS")))
+    cells = [max(width(row[n]) for row in (heads, *rows)) for n in range(len(heads))]
+    screen.line((f"{_cells(heads, cells)}TITLE", "dim"))
+    for info, row in zip(shown, rows, strict=True):
+        id, status, *rest = (
+            pad(one_line(text), n, right=k > 2) for k, (text, n) in enumerate(zip(row, cells, strict=True))
+        )
+        spans: list[Span] = [(id, "id"), "  ", (status, STATUS_STYLES[info.status]), "  ", "  ".join(rest), "  "]
+        room = None if screen.width is None else max(16, screen.width - sum(cells) - 2 * len(cells))
+        screen.line(*spans, *_title(info, room))
+
+
+def _cells(row: _Row, cells: list[int]) -> str:
+    return "".join(pad(text, n, right=k > 2) + "  " for k, (text, n) in enumerate(zip(row, cells, strict=True)))
+
+
+def _title(info: SessionInfo, room: int | None) -> list[Span]:
+    """Title, tags and where it comes from, in at most ``room`` cells; the title gives way last."""
+    marks = [f"  #{one_line(tag)}" for tag in info.tags]
+    origin = f"  {origin_of(info)}" if info.parent is not None else ""
+    title = one_line(info.title) or "(no title)"
+    style = "" if info.title else "dim"
+    if room is not None:
+        room -= width(title)
+        origin = origin if width(origin) <= room else ""
+        while marks and width("".join(marks)) + width(origin) > room:
+            marks.pop()
+        title = cut(title, room + width(title))
+    return [(title, style), ("".join(marks), "tag"), (origin, "dim")]
+
+
+def origin_of(info: SessionInfo) -> str:
+    """``fork of 3f9a1c22 at 17``: where a session comes from; empty when from nowhere."""
+    parent = info.parent
+    if parent is None:
+        return ""
+    links = {
+        "fork": "fork of {} at {}",
+        "child": "sub-agent of {}",
+        "anew": "began anew from {}",
+        "spill": "spilled from {} at {}",
+    }
+    return links[parent.link].format(short_id(parent.session), parent.seq)
+
+
+# show
+
+
+def show_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("session", help="id, part of an id, key:KEY or latest")
+    parser.add_argument("--last", type=int, metavar="N", help="only the last N entries")
+    parser.add_argument("--after", type=int, default=0, metavar="SEQ", help="only entries after this one")
+    parser.add_argument("--upto", type=int, metavar="SEQ", help="only entries up to this one")
+    parser.add_argument("--kinds", metavar="KINDS", help="only these kinds, such as message,note")
+    parser.add_argument("--full", action="store_true", help="whole results and arguments, and the model's thinking")
+    parser.add_argument(
+        "--raw", action="store_true", help="the exact stored bodies, one after the other, each with a line end"
+    )
+
+
+def show(desk: Desk, args: Namespace, screen: Screen) -> int:
+    """Show a session as a conversation."""
+    session = desk.find(args.session)
+    pick = _Pick(args.after, args.upto, _kinds(args.kinds), args.last)
+    if args.raw:
+        return _raw(session, pick, screen)
+    if screen.is_json:
+        return _each(
+            session, pick, lambda entry: screen.emit(machine.entry(entry)), lambda error: screen.emit(_damage(error))
+        )
+    header(session.info, desk, screen)
+    retractions = Retractions(hit.entry for hit in session.by_ref("retract"))
+    conversation = Conversation(screen, now=desk.now, retracted=retractions, full=args.full, head=session.info.head)
+    return _each(session, pick, conversation.show, lambda error: conversation.damage(error.seq or 0, str(error)))
+
+
+class _Pick(NamedTuple):
+    after: int
+    upto: int | None
+    kinds: tuple[str, ...] | None
+    last: int | None
+
+
+def _kinds(given: str | None) -> tuple[str, ...] | None:
+    return None if given is None else tuple(kind.strip() for kind in given.split(",") if kind.strip())
+
+
+def _damage(error: Corrupt) -> dict[str, Any]:
+    return {"seq": error.seq, "damage": str(error)}
+
+
+def _each(session: segue.Session, pick: _Pick, sound: Any, damaged: Any) -> int:
+    """Give each entry to ``sound``, each damaged one to ``damaged``: damage hides nothing that is healthy."""
+    code = DONE
+    for found in entries(session, pick):
+        if isinstance(found, Corrupt):
+            code = FINDING
+            damaged(found)
+        else:
+            sound(found)
+    return code
+
+
+def _raw(session: segue.Session, pick: _Pick, screen: Screen) -> int:
+    def write(entry: Entry) -> None:
+        if entry.body is None:
+            screen.note(f"entry {entry.seq} is hollow: its content was erased")
+        else:
+            screen.body(entry.body)
+
+    return _each(session, pick, write, lambda error: screen.note(str(error)))
+
+
+def entries(session: segue.Session, pick: _Pick) -> Iterator[Entry | Corrupt]:
+    """The chosen entries in order; in the place of a damaged one the error that tells of it."""
+    after, upto = pick.after, session.info.head if pick.upto is None else min(pick.upto, session.info.head)
+    if min(after, pick.upto or 0, pick.last or 0) < 0:
+        raise Invalid("--after, --upto and --last are numbers of entries, 0 or more", where="seq")
+    if pick.last is not None:
+        after = max(after, _start(session, pick, upto))
+    pending: list[tuple[int, int] | Corrupt] = [(after, upto)]
+    while pending:
+        step = pending.pop()
+        if isinstance(step, Corrupt):
+            yield step
+            continue
+        after, upto = step
+        try:
+            for entry in session.history(after=after, upto=upto, kinds=pick.kinds):
+                after = entry.seq
+                yield entry
+        except Corrupt as error:
+            if error.seq is None or not after < error.seq <= upto:
+                raise
+            pending += [(error.seq, upto), error, (after, error.seq - 1)]
+
+
+def _start(session: segue.Session, pick: _Pick, upto: int) -> int:
+    """The seq before the last n entries of the chosen kinds."""
+    assert pick.last is not None
+    if pick.kinds is None or pick.last == 0:
+        return max(0, upto - pick.last)
+    found = session.read(upto=upto, kinds=pick.kinds, last=pick.last)
+    return found[0].seq - 1 if found else upto
+
+
+def header(info: SessionInfo, desk: Desk, screen: Screen) -> None:
+    """Title, id, state, size and origin of a session, on two or three lines."""
+    screen.line((one_line(info.title) or "(no title)", "bold"))
+    tokens = f"{short(info.usage.input)} tokens in, {short(info.usage.output)} out" if any(info.usage) else ""
+    facts = [
+        info.status
+        + (f" until {clock(info.lease.expires_at, desk.now)}" if info.lease and info.status == "paused" else ""),
+        f"last active {ago(info.active_at, desk.now)}, {clock(info.active_at, desk.now)}",
+        plural(info.head, "entry", "entries"),
+        tokens,
+        "pinned" if info.is_pinned else "",
+        f"lifetime ends {clock(info.due_at, desk.now)}" if info.due_at is not None else "",
+        f"key {info.key}" if info.key else "",
+    ]
+    screen.line((info.id, "id"))
+    screen.line((" · ".join(fact for fact in facts if fact), "dim"))
+    tags = " ".join(f"#{one_line(tag)}" for tag in info.tags)
+    if tags or info.parent is not None:
+        screen.line((tags, "tag"), "  " if tags and info.parent else "", (origin_of(info), "dim"))
+
+
+# resume
+
+
+def resume_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument(
+        "session", nargs="?", default="latest", help="id, part of an id, key:KEY or latest (the default)"
+    )
+    parser.add_argument("--language", default="en", metavar="TAG", help="of the briefing: en (the default) or zh")
+    parser.add_argument(
+        "--time-zone",
+        metavar="ZONE",
+        help="of the times in it: an IANA name, such as Asia/Shanghai (default: the machine's)",
+    )
+    parser.add_argument(
+        "--files",
+        action="append",
+        default=[],
+        metavar="DIR",
+        help="look again at file: sources in this folder (may be repeated)",
+    )
+
+
+def resume(desk: Desk, args: Namespace, screen: Screen) -> int:
+    """Show what a resume would find; writes nothing."""
+    back = desk.scope.resume(
+        desk.find(args.session),
+        language=args.language,
+        time_zone=args.time_zone or datetime.now().astimezone().tzinfo,
+        sources=segue.Sources(roots=args.files),
+    )
+    screen.emit({"session": machine.session(back.info), "briefing": back.briefing.facts(), "text": str(back.briefing)})
+    header(back.info, desk, screen)
+    screen.line()
+    for line in lines(str(back.briefing)):
+        screen.line(line)
+    return DONE

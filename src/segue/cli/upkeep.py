@@ -1,0 +1,218 @@
+"""The commands that look after a store: sweep, verify, doctor."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import stat
+import threading
+import time
+from argparse import ArgumentParser, Namespace
+from collections.abc import Iterator
+from importlib import metadata
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from segue.errors import SegueError
+from segue.model import ScopeKey
+
+from . import address
+from .address import Desk, short_id
+from .outcome import DONE, FINDING, exit_code, message
+from .screen import Screen
+from .text import plural, span
+
+PURGE_AFTER = "30d"
+LEVEL_STYLES = {"ok": "good", "warn": "warn", "damage": "bad"}
+
+
+# sweep
+
+
+def sweep_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("--dry-run", action="store_true", help="only say what would be done")
+    parser.add_argument(
+        "--purge-after",
+        default=PURGE_AFTER,
+        metavar="SPAN",
+        help=f"how long an archived session stays (default: {PURGE_AFTER})",
+    )
+
+
+def sweep(desk: Desk, args: Namespace, screen: Screen) -> int:
+    """Archive sessions whose lifetime ended; erase those archived for long."""
+    report = desk.db.sweep(purge_after=span(args.purge_after), dry=args.dry_run)
+    would = "would be " if args.dry_run else ""
+    for action, done in (("archived", report.archived), ("erased", report.erased)):
+        for scope, id in done:
+            screen.emit(
+                {"action": action, "tenant": scope.tenant, "user": scope.user, "id": id, "dry_run": args.dry_run}
+            )
+            screen.line((short_id(id), "id"), f"  {would}{action}  ({scope.tenant}/{scope.user})")
+    screen.line(f"{plural(len(report.archived), 'session')} {would}archived, {len(report.erased):,} {would}erased")
+    return DONE
+
+
+# verify
+
+
+def verify_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("--quiet", action="store_true", help="show only what is wrong")
+
+
+def verify(desk: Desk, args: Namespace, screen: Screen) -> int:
+    """Read every entry of the store, all owners' included, and compare it with its digest."""
+    began = time.monotonic()
+    with _waiting(screen, f"verifying {address.shown(desk.url)}"):
+        reports = desk.db.check(deep=True)
+    bad = [report for report in reports if report.level == "damage"]
+    for report in reports:
+        place = _place(report.scope, report.session, report.seq)
+        screen.emit({"level": report.level, "text": report.text, **place})
+        if report.level != "ok" or not args.quiet:
+            where = " ".join(f"{key} {value}" for key, value in place.items() if value is not None)
+            level = (f"{report.level:6}", LEVEL_STYLES[report.level])
+            screen.line(level, f"  {report.text}", (f"  ({where})" if where else "", "dim"))
+    if not args.quiet or bad:
+        took = f"in {time.monotonic() - began:.1f} s"
+        screen.line(f"damage found: {plural(len(bad), 'finding')}, {took}" if bad else f"no damage, {took}")
+    return FINDING if bad else DONE
+
+
+def _place(scope: ScopeKey | None, session: str | None, seq: int | None) -> dict[str, Any]:
+    return {
+        "tenant": None if scope is None else scope.tenant,
+        "user": None if scope is None else scope.user,
+        "session": session,
+        "seq": seq,
+    }
+
+
+class _waiting:  # noqa: N801 - reads as a statement
+    """Shows on a terminal how long something takes, twice a second."""
+
+    def __init__(self, screen: Screen, what: str) -> None:
+        self._screen, self._what = screen, what
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._work, daemon=True)
+
+    def _work(self) -> None:
+        began = time.monotonic()
+        while not self._over.wait(0.5):
+            self._screen.progress(f"{self._what} … {time.monotonic() - began:.0f} s")
+
+    def __enter__(self) -> None:
+        self._thread.start()
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+        self._screen.progress("")
+
+
+# doctor
+
+
+class Finding(NamedTuple):
+    """One thing that doctor looked at, whether it is well, and how to mend it."""
+
+    level: Literal["ok", "warn", "damage"]
+    topic: str
+    text: str
+    mend: str = ""
+
+
+def doctor(args: Namespace, screen: Screen) -> int:
+    """Look at the installation and at the store, and say what is wrong and how to mend it."""
+    url = address.store_url(args.store)
+    code = DONE
+    for finding in (*_installation(), *_modes(address.file_of(url))):
+        code = max(code, _show(finding, screen))
+    try:
+        with address.desk(args, reads=True) as desk:
+            for finding in _settings(desk):
+                code = max(code, _show(finding, screen))
+    except SegueError as error:
+        _show(Finding("damage", "store", message(error, scope="")), screen)
+        return exit_code(error)
+    screen.line(("everything is as it should be", "good") if code == DONE else ("see the findings above", "warn"))
+    return code
+
+
+def _show(finding: Finding, screen: Screen) -> int:
+    screen.emit(finding._asdict())
+    screen.line((f"{finding.level:6}", LEVEL_STYLES[finding.level]), f"  {finding.topic:8}  {finding.text}")
+    if finding.mend:
+        screen.line(f"{'':18}mend: {finding.mend}")
+    return DONE if finding.level == "ok" else FINDING
+
+
+def _installation() -> Iterator[Finding]:
+    where = f"{platform.system()} {platform.machine()}"
+    yield Finding("ok", "segue", f"{_version('segue')} on Python {platform.python_version()} ({where})")
+    core = [name for name, extra in _requirements() if not extra]
+    yield Finding("ok", "drivers", ", ".join(f"{name} {_version(name)}" for name in core))
+    extras: dict[str, list[str]] = {}
+    for name, extra in _requirements():
+        if extra and name != "segue":
+            extras.setdefault(extra, []).append(name)
+    for extra, names in sorted(extras.items()):
+        missing = [name for name in names if _version(name) == "missing"]
+        told = ", ".join(f"{name} {_version(name)}" for name in names)
+        yield Finding(
+            "ok", "extra", f"{extra}: " + (f"not installed (pip install 'segue[{extra}]')" if missing else told)
+        )
+
+
+_NAME = re.compile(r"[A-Za-z0-9._-]+")
+_EXTRA = re.compile(r"extra\s*==\s*['\"]([^'\"]+)")
+
+
+def _requirements() -> Iterator[tuple[str, str]]:
+    """Each distribution that segue names, and the extra that brings it (empty: always)."""
+    for line in metadata.requires("segue") or ():
+        name, extra = _NAME.match(line), _EXTRA.search(line)
+        if name is not None:
+            yield name[0], "" if extra is None else extra[1]
+
+
+def _version(name: str) -> str:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return "missing"
+
+
+def _modes(place: Path | None) -> Iterator[Finding]:
+    """Who may read and write the files of an embedded store."""
+    if place is None or not place.exists():
+        return
+    files = (
+        [place]
+        if place.is_dir()
+        else [p for p in (place, *(Path(f"{place}-{end}") for end in ("wal", "shm"))) if p.exists()]
+    )
+    for file in files:
+        mode = stat.S_IMODE(file.stat().st_mode)
+        private = 0o700 if file.is_dir() else 0o600
+        if mode & 0o077:
+            yield Finding("warn", "file", f"{file} may be used by others (mode {mode:o})", f"chmod {private:o} {file}")
+        elif not os.access(file, os.R_OK | os.W_OK):
+            yield Finding(
+                "warn", "file", f"{file} cannot be read and written by this user", f"see its owner: ls -l {file}"
+            )
+        else:
+            yield Finding("ok", "file", f"{file} is its owner's alone (mode {mode:o}, {file.stat().st_size:,} bytes)")
+    folder = place.resolve().parent
+    if folder.stat().st_mode & (stat.S_IWOTH | stat.S_ISVTX) == stat.S_IWOTH:
+        yield Finding("warn", "file", f"everybody may replace files in {folder}", f"chmod o-w {folder}")
+
+
+def _settings(desk: Desk) -> Iterator[Finding]:
+    can = ", ".join(sorted(desk.db.capabilities)) or "nothing beyond the contract"
+    yield Finding("ok", "store", f"{desk.db.name} at {address.shown(desk.url)}: {can}")
+    owners = sum(1 for _ in desk.db.scopes())
+    yield Finding("ok", "store", f"sessions of {plural(owners, 'owner')}")
+    for report in desk.db.check(deep=False):
+        yield Finding(report.level, "store", report.text)
