@@ -44,11 +44,11 @@ class Folder:
 
     def read(self, source: str, *, principal: str | None = None, seen: Version | None = None) -> Answer:
         """The folder's version now; the source's name is not used."""
-        if not self._root.is_dir():
-            return Gone()
         hashing = hashlib.sha256()
         files = size = 0
         try:
+            if not self._root.is_dir():
+                return Gone()
             for name, path in self._fitting():
                 found = path.lstat()
                 files += 1

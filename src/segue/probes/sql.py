@@ -183,6 +183,14 @@ class DataVersion:
             row = self._connection.cursor().execute("PRAGMA data_version").fetchone()
         return Version.of(row[0], self._kind)
 
+    def close(self) -> None:
+        """Close the kept connection; a later look opens a new one, and its numbers may not fit the old ones."""
+        with self._lock:
+            if self._connection is not None:
+                self._connection.close()
+            self._connection = None
+            self._kind = f"data_version@{new_id()[-12:]}"
+
 
 @contextmanager
 def _cursor(connect: Connect, principal: str | None) -> Iterator[Any]:
