@@ -1,0 +1,392 @@
+"""
+Sessions in one SQLite file: the default store.
+
+Durable in the strict sense: what ``commit`` acknowledges survives a power loss (write-ahead log,
+``synchronous=FULL``). All operations of one ``commit`` share one transaction and one sync of the disk.
+Several threads, handles and processes of one machine may use a file at once.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+import weakref
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import apsw
+
+from segue.errors import Invalid, NotDone, OutcomeUnknown, ReadOnly, Unavailable
+from segue.model import Entry, Hit, ScopeKey, SessionInfo
+from segue.store import (
+    READ_MAX,
+    Append,
+    Create,
+    Erase,
+    Filter,
+    Fork,
+    Hollow,
+    Op,
+    Page,
+    Release,
+    Renew,
+    Report,
+    Result,
+    Take,
+    Update,
+)
+
+from ._local import Clock
+from ._sqlite_check import check
+from ._sqlite_erase import erase, hollow
+from ._sqlite_file import CHECKPOINT_PAGES, File, Patience, explain, explained
+from ._sqlite_lease import release, renew, take
+from ._sqlite_page import page
+from ._sqlite_read import Range, View, clip
+from ._sqlite_rows import Moment
+from ._sqlite_write import Names, Work
+
+BUSY_TIMEOUT = timedelta(seconds=5)
+"""How long a commit waits for another process's, before it is ``Locked``."""
+
+SCRUB_WAIT_SECONDS = 0.25
+"""How long an erasure waits for other readers, so that the log can be emptied at once."""
+
+SCRUB_PAUSE_SECONDS = 1.0
+"""Time between attempts to empty a log that others were reading."""
+
+_DO: dict[type, Callable[[Work, Any], Result]] = {
+    Append: Work.append,
+    Take: take,
+    Renew: renew,
+    Release: release,
+    Create: Work.create,
+    Fork: Work.fork,
+    Update: Work.update,
+    Hollow: hollow,
+    Erase: erase,
+}
+
+
+class SQLiteStore:
+    """
+    A store in one SQLite file.
+
+    Args:
+        path: The file; made with mode 0600 when it is not there. Its folder must exist, on a disk of
+            this machine.
+        vfs: Name of an SQLite VFS to use instead of the system's, for tests.
+        busy_timeout: How long to wait for another process's commit before ``Locked``.
+        read_only: Only readings; works on a medium without writes, too.
+
+    Raises:
+        Unavailable: The file cannot be opened; the message says why and what to do.
+        Invalid: It is another program's database, or a folder.
+        Corrupt: It is no SQLite database, or its beginning is damaged.
+        TooNew: A newer Segue wrote it; nothing was touched.
+    """
+
+    name = "sqlite"
+    capabilities = frozenset({"durable", "processes", "disk"})
+    lanes = 1
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        vfs: str | None = None,
+        busy_timeout: timedelta = BUSY_TIMEOUT,
+        read_only: bool = False,
+    ) -> None:
+        name = os.fspath(path)
+        if name in ("", ":memory:"):
+            raise Invalid("an SQLite store needs a file; for one in memory use memory:", where="path")
+        self.on_change: Callable[[str | None], None] | None = None
+        self._clock = Clock()
+        self._names = Names()
+        self._busy_seconds = busy_timeout.total_seconds()
+        self._file = File(Path(name).absolute(), vfs=vfs, busy_seconds=self._busy_seconds, read_only=read_only)
+        self._work: Work | None = None
+        self._is_proven = False  # whatever this connection sees is on the disk
+        self._must_heal = False  # a sync failed: the log may hold what the disk does not
+        self._must_scrub = False  # erased content may still be in the log
+        self._scrub_at = 0.0
+        self._has_lock = self._is_fork_safe = True
+        with self._file.lock:
+            self._adopt(self._file.open(self.now_us))
+        _stores.add(self)
+
+    # Writes.
+
+    def commit(self, ops: Sequence[Op]) -> list[Result | NotDone]:
+        """Do the operations in order, in one transaction with one sync. See ``segue.store.Store.commit``."""
+        file = self._file
+        with file.lock:
+            file.check_open()
+            if file.read_only:
+                raise ReadOnly(f"{file.path} was opened with read_only; open it without to write")
+            work = self._work or self._reopen()
+            self._begin(work)
+            try:
+                results = [_try(work, op) for op in ops]
+            except BaseException as error:
+                self._undo(work)
+                if isinstance(error, apsw.Error):
+                    raise explain(error, file.path) from error
+                raise
+            if not self._is_proven and not all(isinstance(result, NotDone) for result in results):
+                self._touch(work)
+            if work.wrote:
+                self._finish(work)
+            else:
+                work.con.execute("ROLLBACK")
+                work.end(committed=False)
+            if self._must_scrub or work.hides:
+                self._scrub(work)
+            return results
+
+    def _begin(self, work: Work) -> None:
+        try:
+            work.con.execute("BEGIN IMMEDIATE")
+        except apsw.Error as error:
+            if not isinstance(error, apsw.BusyError):
+                self._drop_writer()
+            raise explain(error, self._file.path) from error
+        work.begin(self._moment())
+
+    def _finish(self, work: Work) -> None:
+        try:
+            work.con.execute("COMMIT")
+        except apsw.Error as error:
+            self._undo(work)
+            if isinstance(error, (apsw.FullError, apsw.BusyError)):
+                raise explain(error, self._file.path) from error
+            self._must_heal = True
+            raise OutcomeUnknown(
+                f"{self._file.path}: the disk failed at the commit ({error}); look at the system's log, "
+                "then call again with the same ids"
+            ) from error
+        self._is_proven = True
+        work.end(committed=True)
+
+    def _undo(self, work: Work) -> None:
+        """Back to before the transaction. A connection that cannot even do that, or met an error, is not used again."""
+        work.end(committed=False)
+        self._drop_writer()
+
+    def _touch(self, work: Work) -> None:
+        # What a killed process wrote and never synced is read back as committed, until a power loss.
+        # Before any of it is acknowledged again, a commit of our own puts the log on the disk.
+        if not work.wrote:
+            work.con.pragma("user_version", work.con.pragma("user_version"))
+            work.wrote = True
+
+    def _adopt(self, con: apsw.Connection) -> Work:
+        """Make a new connection the writer."""
+        self._is_proven = self._file.log_bytes() == 0
+        if not self._file.read_only:
+            con.wal_autocheckpoint(CHECKPOINT_PAGES)
+            if not self._is_proven or self._must_heal:
+                self._empty_log(con, 0.0)
+        self._work = Work(con, self._names)
+        return self._work
+
+    def _reopen(self) -> Work:
+        with explained(self._file.path):
+            con = self._file.connect()
+            work = self._adopt(con)
+            if self._must_heal:
+                self._drop_writer()
+                raise Unavailable(
+                    f"{self._file.path}: the disk failed at an earlier commit and other programs are reading; "
+                    "nothing is acknowledged until all of the log is in the database file. Call again"
+                )
+            return work
+
+    def _drop_writer(self) -> None:
+        work, self._work = self._work, None
+        if work is not None:
+            work.con.close(True)
+
+    # The log.
+
+    def _empty_log(self, con: apsw.Connection, seconds: float) -> bool:
+        """
+        Put all of the log into the database file, sync that, and empty the log.
+
+        Returns:
+            False when another program's reading is in the way.
+        """
+        con.set_busy_handler(Patience(seconds))
+        try:
+            con.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
+        except (apsw.BusyError, apsw.LockedError):
+            return False
+        finally:
+            con.set_busy_handler(Patience(self._busy_seconds))
+        self._is_proven, self._must_heal, self._must_scrub = True, False, False
+        return True
+
+    def _scrub(self, work: Work) -> None:
+        """Take erased content out of the log, too: best effort, ``check`` tells when it was not reached."""
+        now = time.monotonic()
+        if not work.hides and now < self._scrub_at:
+            return
+        self._must_scrub = True
+        self._scrub_at = now + SCRUB_PAUSE_SECONDS
+        try:
+            self._empty_log(work.con, SCRUB_WAIT_SECONDS if work.hides else 0.0)
+        except apsw.Error:
+            self._drop_writer()  # the commit itself is done; the next one opens anew
+
+    # Readings.
+
+    def get(self, scope: ScopeKey, session: str) -> SessionInfo:
+        """The session's row, or ``NotFound``."""
+        with self._file.reading() as con:
+            return self._view(con).get(scope, session)
+
+    def find(self, scope: ScopeKey, key: str) -> SessionInfo | None:
+        """The session with the caller's own key, or None."""
+        with self._file.reading() as con:
+            return self._view(con).find(scope, key)
+
+    def page(self, scope: ScopeKey, filter: Filter, cursor: str | None, limit: int) -> Page:
+        """One page of the scope's sessions. See ``segue.store.Store.page``."""
+        with self._file.reading() as con:
+            scope_no = self._names.scope_no(con, scope)
+            return page(con, scope, scope_no, self._moment(), filter=filter, cursor=cursor, limit=limit)
+
+    def read(
+        self,
+        scope: ScopeKey,
+        session: str,
+        *,
+        after: int = 0,
+        upto: int | None = None,
+        kinds: tuple[str, ...] | None = None,
+        reverse: bool = False,
+        limit: int = READ_MAX,
+    ) -> list[Entry]:
+        """Entries with after < seq <= upto. See ``segue.store.Store.read``."""
+        with self._file.reading() as con:
+            return self._view(con).read(scope, session, Range(after, upto, reverse, clip(limit)), kinds)
+
+    def by_ref(
+        self,
+        scope: ScopeKey,
+        ref: str,
+        *,
+        session: str | None = None,
+        after: int = 0,
+        upto: int | None = None,
+        since_us: int | None = None,
+        reverse: bool = False,
+        limit: int = READ_MAX,
+    ) -> list[Hit]:
+        """Entries that carry the ref. See ``segue.store.Store.by_ref``."""
+        range = Range(after, upto, reverse, clip(limit))
+        with self._file.reading() as con:
+            view = self._view(con)
+            if session is None:
+                return view.by_ref(scope, ref, range, since_us)
+            return view.by_ref_of(scope, ref, session, range, since_us)
+
+    def scopes(self, after: ScopeKey | None, limit: int) -> list[ScopeKey]:
+        """Scopes that have sessions, in byte order."""
+        with self._file.reading() as con:
+            return self._view(con).scopes(after, limit)
+
+    def _view(self, con: apsw.Connection) -> View:
+        return View(con, self._names, self._moment())
+
+    # The handle.
+
+    def now_us(self) -> int:
+        """The store's clock, microseconds since 1970."""
+        return self._clock.wall_us()
+
+    def shift_clock(self, us: int) -> None:
+        """Move this handle's clock. Adds to earlier shifts."""
+        self._clock.shift_us += us
+
+    def check(self, *, deep: bool) -> list[Report]:
+        """Settings of the file; with ``deep`` also every row and entry. Damage is reported, never raised."""
+        self._file.check_open()
+        reports = check(self._file, self._moment(), deep=deep)
+        if self._must_scrub:
+            reports.append(Report("warn", "erased content may still be in the log: another program was reading it"))
+        return reports
+
+    def close(self) -> None:
+        """Empty the log when this is the last handle on the file, and close it. Idempotent."""
+        file = self._file
+        _stores.discard(self)
+        if not file.is_mine():
+            file.mark_closed()  # the connections belong to the parent process
+            return
+        with file.lock:
+            work, self._work = self._work, None
+            file.mark_closed()
+            file.close_readers(self._busy_seconds)
+            file.lend_again()
+            if work is not None:
+                work.con.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 0)
+                work.con.close(True)
+
+    def _moment(self) -> Moment:
+        clock = self._clock
+        return Moment(clock.wall_us(), clock.boot, clock.tick_us())
+
+    # Forks.
+
+    def _before_fork(self) -> None:
+        seconds = self._busy_seconds + 1
+        self._has_lock = self._file.lock.acquire(timeout=seconds)
+        if self._has_lock:
+            self._drop_writer()
+        self._is_fork_safe = self._file.close_readers(seconds) and self._has_lock
+
+    def _after_fork(self, *, in_child: bool) -> None:
+        if in_child:
+            self._file.begin_child(is_safe=self._is_fork_safe)
+            return
+        self._file.lend_again()
+        if self._has_lock:
+            self._file.lock.release()
+
+
+def _try(work: Work, op: Op) -> Result | NotDone:
+    try:
+        return _DO[type(op)](work, op)
+    except NotDone as refusal:
+        return refusal
+
+
+_stores: weakref.WeakSet[SQLiteStore] = weakref.WeakSet()
+_forking = threading.Lock()
+_paused: list[SQLiteStore] = []
+
+
+def _before_fork() -> None:
+    _forking.acquire()
+    _paused[:] = _stores
+    for store in _paused:
+        store._before_fork()  # noqa: SLF001
+
+
+def _after_fork(*, in_child: bool) -> None:
+    for store in _paused:
+        store._after_fork(in_child=in_child)  # noqa: SLF001
+    _paused.clear()
+    _forking.release()
+
+
+os.register_at_fork(
+    before=_before_fork,
+    after_in_parent=lambda: _after_fork(in_child=False),
+    after_in_child=lambda: _after_fork(in_child=True),
+)
