@@ -1,0 +1,571 @@
+"""
+Anthropic Messages: one entry holds one message, ``{"role": "user" | "assistant" | "system", "content": …}``.
+
+What the provider asks for, and what a view does about it:
+
+- All results of one assistant turn stand in the one user message after it, before any text. Results
+  that were appended as they came are joined into it; their blocks keep their exact bytes. The
+  invariant: a joined message only ever holds results of calls that were open, and no view for a
+  model call is made while one is open. So a join never changes a message that was handed out, and
+  a text that comes after the last result stays a message of its own (the provider joins neighbours
+  of one role itself). Texts that came between the results follow them.
+- Blocks of one assistant turn that were stored as several entries are joined only where the first
+  could not end a view: it has open calls, or ends in thinking.
+- Nothing empty (text of white space only is refused too), no thinking at the end of a turn.
+- ``cache_control`` belongs to a request, not to history: it is left out, as the provider's own
+  client does, else old marks would fill the four places. So are fields that only a response has
+  (``id``, ``usage``, ``stop_reason``): a response may be stored whole.
+- A compaction block stands for all before it, and comes first. One without content is a failed
+  compaction: it means nothing and is kept.
+- The provider's own tools answer inside assistant messages, perhaps in a later one. An unfinished
+  one is kept while the turn can go on, and left out (with the calls it made) once it cannot.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn
+
+import msgspec
+
+from segue import codec
+from segue.errors import ViewInvalid
+
+from .parts import INTERRUPTED, Call, Intake, Item, Message, Omission, Owner, Round, Shape, call_ref
+
+MESSAGES_MAX = 100_000
+"""Most messages of one request."""
+
+CACHE_MARKS_MAX = 4
+"""Most ``cache_control`` marks of one request."""
+
+_THINKING = frozenset({"thinking", "redacted_thinking"})
+_SERVER_CALLS = frozenset({"server_tool_use", "mcp_tool_use"})
+_FIELDS = frozenset({"role", "content", "clear_at", "output_config"})
+_HOLDS_BLOCKS = ("content", "source", "tool", "definition", "tool_references")
+
+_EMPTY = Shape("other", is_empty=True)
+_QUESTION = Shape("other", is_question=True)
+_SYSTEM = Shape("other")
+_SAID = Shape("model")
+
+
+class _RawMessage(msgspec.Struct):
+    content: msgspec.Raw = msgspec.Raw(b"null")
+
+
+_raw_message = msgspec.json.Decoder(_RawMessage)
+_raw_list = msgspec.json.Decoder(list[msgspec.Raw])
+
+_Block = tuple[bytes, Any]  # exact bytes, value
+
+
+class Anthropic:
+    """The rules of the Anthropic Messages API."""
+
+    name = "anthropic"
+    marks = ("compaction",)
+
+    def shape(self, value: Any) -> Shape | None:
+        """What a message is, or None when the value is no message of this format."""
+        if type(value) is not dict:
+            return None
+        role, content = value.get("role"), value.get("content")
+        if type(content) is str:
+            return _shape_of_text(value, role, content)
+        if type(content) is not list:
+            is_setting = role == "system" and content is None and value.get("output_config")
+            return _SYSTEM if is_setting else None
+        if role == "user":
+            return _shape_of_user(value, content)
+        if role == "assistant":
+            return _shape_of_assistant(value, content)
+        return _shape_of_system(value, content) if role == "system" else None
+
+    def role(self, value: Any) -> str:
+        """The role that the message has for the provider; empty when it is no message."""
+        return str(value["role"]) if self.shape(value) is not None else ""
+
+    def calls(self, value: Any) -> tuple[Call, ...]:
+        """Calls in it that somebody must still answer."""
+        shape = self.shape(value)
+        return () if shape is None else shape.calls
+
+    def results(self, value: Any) -> tuple[str, ...]:
+        """Ids of the calls that it answers."""
+        shape = self.shape(value)
+        return () if shape is None else (*shape.results, *shape.server_results)
+
+    def refs(self, value: Any) -> tuple[str, ...]:
+        """Refs for the log: ``call:<id>`` for calls and results, ``compaction`` for what stands for all before."""
+        shape = self.shape(value)
+        if shape is None:
+            return ()
+        ids = [call.id for call in shape.calls] + [*shape.results, *shape.server_results]
+        refs = [call_ref(call_id) for call_id in ids]
+        return tuple(dict.fromkeys([*refs, "compaction"] if shape.compacts else refs))
+
+    def is_question(self, value: Any) -> bool:
+        """True when a person starts a turn with it."""
+        shape = self.shape(value)
+        return shape is not None and shape.is_question
+
+    def is_reasoning(self, value: Any) -> bool:
+        """True when it ends in thinking, so that it may only be sent together with what follows."""
+        shape = self.shape(value)
+        return shape is not None and shape.needs_next
+
+    def settlement(self, call: Call, text: str = INTERRUPTED) -> dict[str, Any]:
+        """A result for a call that has none: an error, with this text."""
+        block = {"type": "tool_result", "tool_use_id": call.id, "content": text, "is_error": True}
+        if call.family is not None:
+            block["toolset_name"] = call.family
+        return {"role": "user", "content": [block]}
+
+    def note(self, text: str, carrier: str | None = None) -> dict[str, Any]:
+        """
+        A message in which Segue speaks.
+
+        Args:
+            text: What it says.
+            carrier: ``user-text`` (default; any model), or ``system`` (a system message among the
+                messages, which the provider must have switched on).
+        """
+        if carrier == "system":
+            return {"role": "system", "content": [{"type": "text", "text": text}]}
+        return {"role": "user", "content": [{"type": "text", "text": text}]}
+
+    def summary(self, text: str) -> dict[str, Any]:
+        """A message that stands for the history; in the user's role, as what it tells is no instruction."""
+        return {"role": "user", "content": [{"type": "text", "text": text}]}
+
+    def intake(self, *, starts_within: bool) -> Intake:  # noqa: ARG002
+        """What looks at each message of one view before it is laid out: here nothing."""
+        return Intake()
+
+    def render(self, rounds: list[Round], omitted: list[Omission]) -> list[Message]:
+        """The messages of one exchange: what the assistant said, the results, and so on."""
+        messages = []
+        for part in rounds:
+            said = _join_model(part.model, omitted)
+            if said is not None:
+                messages.append(said)
+            given = self._join_answers(part)
+            if given is not None:
+                messages.append(given)
+        return messages
+
+    def render_other(self, item: Item) -> Message | None:
+        """The message, without what may not be sent; results in it are those of no open call."""
+        if item.shape.side == "other" and item.shape.is_clean:
+            return Message(item.body, item.value, (item.seq,))
+        blocks = [pair for pair in _blocks(item) if pair[1].get("type") != "tool_result"]
+        return _message(item.value, blocks, (item.seq,)) if blocks else None
+
+    def _join_answers(self, part: Round) -> Message | None:
+        answers = part.answers
+        if len(answers) == 1 and not part.missing:
+            item = answers[0]
+            if item.shape.is_clean and len(item.accepted) == len(item.shape.results):
+                return Message(item.body, item.value, (item.seq,))
+        results: list[_Block] = []
+        rest: list[_Block] = []
+        for item in answers:
+            wanted = set(item.accepted)
+            for pair in _blocks(item):
+                if pair[1].get("type") != "tool_result":
+                    rest.append(pair)
+                elif pair[1]["tool_use_id"] in wanted:
+                    wanted.discard(pair[1]["tool_use_id"])
+                    results.append(pair)
+        for call, text in part.missing:
+            block = self.settlement(call, text)["content"][0]
+            results.append((codec.encode(block), block))
+        if not results and not rest:
+            return None
+        seqs = tuple(item.seq for item in answers)
+        message = _message({"role": "user"}, results + rest, seqs)
+        return message._replace(is_synthetic=bool(part.missing))
+
+    def check(self, messages: list[Any], *, may_be_open: frozenset[str] = frozenset()) -> None:
+        """
+        Refuse messages that the provider would refuse.
+
+        Args:
+            messages: What would be sent, at most 100,000.
+            may_be_open: Ids of calls that may lack a result, in the last turn.
+
+        Raises:
+            ViewInvalid: ``rule`` and ``where`` say which rule is broken and by what.
+        """
+        _Check(may_be_open).run(messages)
+
+
+def _shape_of_text(value: dict[str, Any], role: Any, content: str) -> Shape | None:
+    if role not in {"user", "assistant", "system"}:
+        return None
+    if not content or content.isspace():
+        return _EMPTY
+    shape = _QUESTION if role == "user" else _SAID if role == "assistant" else _SYSTEM
+    return shape if _has_own_fields(value) else shape._replace(is_clean=False)
+
+
+def _has_own_fields(value: dict[str, Any]) -> bool:
+    return len(value) == 2 or value.keys() <= _FIELDS
+
+
+def _is_blank(block: dict[str, Any]) -> bool:
+    text = block.get("text")
+    return type(text) is str and (not text or text.isspace())
+
+
+def _shape_of_user(value: dict[str, Any], content: list[Any]) -> Shape | None:
+    results: list[str] = []
+    rest = 0
+    is_clean = _has_own_fields(value)
+    for block in content:
+        kind = block.get("type") if type(block) is dict else None
+        if kind == "tool_result":
+            call_id = block.get("tool_use_id")
+            if type(call_id) is not str:
+                return None
+            results.append(call_id)
+            is_clean = is_clean and not rest and _is_clean_result(block)
+        elif kind == "text" and _is_blank(block):
+            is_clean = False
+        elif type(kind) is not str or kind in {"tool_use", *_THINKING}:
+            return None
+        else:
+            rest += 1
+            is_clean = is_clean and "cache_control" not in block
+    if results:
+        return Shape("answer", results=tuple(results), is_clean=is_clean, has_rest=rest > 0)
+    if not rest:
+        return _EMPTY
+    return _QUESTION if is_clean else _QUESTION._replace(is_clean=False)
+
+
+def _is_clean_result(block: dict[str, Any]) -> bool:
+    if "cache_control" in block:
+        return False
+    inner = block.get("content")
+    if type(inner) is not list:
+        return True
+    return not any(
+        type(part) is dict and ("cache_control" in part or (part.get("type") == "text" and _is_blank(part)))
+        for part in inner
+    )
+
+
+def _shape_of_system(value: dict[str, Any], content: list[Any]) -> Shape | None:
+    if not all(type(block) is dict and type(block.get("type")) is str for block in content):
+        return None
+    if not any(block["type"] != "text" or not _is_blank(block) for block in content) and not value.get("output_config"):
+        return _EMPTY
+    is_clean = _has_own_fields(value) and not any("cache_control" in block or _is_blank(block) for block in content)
+    return _SYSTEM if is_clean else _SYSTEM._replace(is_clean=False)
+
+
+def _shape_of_assistant(value: dict[str, Any], content: list[Any]) -> Shape | None:
+    calls: list[Call] = []
+    server_results: list[str] = []
+    is_clean = _has_own_fields(value)
+    last = ""
+    compacts = False
+    for block in content:
+        kind = block.get("type") if type(block) is dict else None
+        if type(kind) is not str or kind == "tool_result":
+            return None
+        if kind == "text":
+            if _is_blank(block):
+                is_clean = False
+                continue
+        elif kind == "tool_use" or kind in _SERVER_CALLS:
+            call = _call(block, kind)
+            if call is None:
+                return None
+            calls.append(call)
+        elif kind.endswith("_tool_result"):
+            _take_server_result(block, calls, server_results)
+        elif kind == "compaction":
+            compacts = compacts or bool(block.get("content"))
+        last = kind
+        is_clean = is_clean and "cache_control" not in block
+    if not last:
+        return _EMPTY
+    if not (calls or server_results or compacts) and is_clean and last not in _THINKING:
+        return _SAID
+    return Shape(
+        "model",
+        tuple(calls),
+        server_results=tuple(server_results),
+        needs_next=last in _THINKING,
+        is_clean=is_clean,
+        compacts=compacts,
+    )
+
+
+def _call(block: dict[str, Any], kind: str) -> Call | None:
+    call_id, name = block.get("id"), block.get("name")
+    if type(call_id) is not str or not call_id or type(block.get("input")) is not dict:
+        return None
+    caller = block.get("caller")
+    parent = caller.get("tool_id") if type(caller) is dict else None
+    owner: Owner = "client" if kind == "tool_use" else "server"
+    return Call(call_id, str(name or ""), kind, owner, parent, block.get("toolset_name"))
+
+
+def _take_server_result(block: dict[str, Any], calls: list[Call], server_results: list[str]) -> None:
+    call_id = block.get("tool_use_id")
+    for index, call in enumerate(calls):
+        if call.id == call_id and call.owner == "server":
+            del calls[index]
+            return
+    server_results.append(str(call_id))
+
+
+def _blocks(item: Item) -> list[_Block]:
+    """The blocks of a message that may be sent: exact bytes where nothing had to be taken out."""
+    content = item.value.get("content")
+    raw = bytes(_raw_message.decode(item.body).content)
+    if type(content) is str:
+        text = {"type": "text", "text": content}
+        return [(b'{"type":"text","text":' + raw + b"}", text)] if content.strip() else []
+    if content is None:
+        return []
+    pairs = []
+    for exact, block in zip(_raw_list.decode(raw), content, strict=True):
+        if block["type"] == "text" and _is_blank(block):
+            continue
+        kept = _without_marks(block)
+        pairs.append((bytes(exact), block) if kept == block else (codec.encode(kept), kept))
+    return pairs
+
+
+def _without_marks(value: Any) -> Any:
+    """A copy without cache marks and empty texts, followed only into what holds blocks, never into a call's input."""
+    if type(value) is list:
+        return [_without_marks(part) for part in value if not _is_blank_text(part)]
+    if type(value) is not dict:
+        return value
+    return {
+        key: _without_marks(inner) if key in _HOLDS_BLOCKS else inner
+        for key, inner in value.items()
+        if key != "cache_control"
+    }
+
+
+def _is_blank_text(part: Any) -> bool:
+    return type(part) is dict and part.get("type") == "text" and _is_blank(part)
+
+
+def _message(head: dict[str, Any], blocks: list[_Block], seqs: tuple[int, ...]) -> Message:
+    """A message of these blocks, with the head's other fields that the provider knows."""
+    fields = {key: value for key, value in head.items() if key in _FIELDS and key not in {"role", "content"}}
+    more = b"".join(b"," + codec.encode(key) + b":" + codec.encode(value) for key, value in fields.items())
+    content = b",".join(exact for exact, _ in blocks)
+    body = b'{"role":' + codec.encode(head["role"]) + b',"content":[' + content + b"]" + more + b"}"
+    return Message(body, {"role": head["role"], "content": [block for _, block in blocks], **fields}, seqs)
+
+
+def _join_model(items: list[Item], omitted: list[Omission]) -> Message | None:
+    """One assistant message of all that was said in one go."""
+    if len(items) == 1:
+        item = items[0]
+        if item.shape.is_clean and not (item.shape.needs_next or item.dropped_calls or item.dropped_ids):
+            return Message(item.body, item.value, (item.seq,))
+    blocks: list[tuple[int, _Block]] = []
+    for item in items:
+        blocks.extend((item.seq, pair) for pair in _kept_blocks(item))
+    while blocks and blocks[-1][1][1]["type"] in _THINKING:
+        seq, _ = blocks.pop()
+        omitted.append(Omission(seq, seq, "reasoning-without-item", "thinking at the end of a turn"))
+    if not blocks:
+        return None
+    seqs = dict.fromkeys(item.seq for item in items)
+    return _message({"role": "assistant"}, [pair for _, pair in blocks], tuple(seqs))
+
+
+def _kept_blocks(item: Item) -> list[_Block]:
+    if not (item.dropped_calls or item.dropped_ids):
+        return _blocks(item)
+    kept = []
+    waiting = [(call.id, index in item.dropped_calls) for index, call in enumerate(item.shape.calls)]
+    for pair in _blocks(item):
+        block = pair[1]
+        kind = block["type"]
+        if (kind == "tool_use" or kind in _SERVER_CALLS) and waiting and waiting[0][0] == block["id"]:
+            if waiting.pop(0)[1]:
+                continue
+        elif kind.endswith("_tool_result") and block.get("tool_use_id") in item.dropped_ids:
+            continue
+        kept.append(pair)
+    return kept
+
+
+class _Check:
+    """One pass over the messages, turn by turn: neighbours of one role are one turn for the provider."""
+
+    def __init__(self, may_be_open: frozenset[str]) -> None:
+        self.may_be_open = may_be_open
+        self.marks = 0
+        self.open: dict[str, str] = {}  # calls of the last assistant turn, and where
+        self.server: dict[str, str] = {}
+        self.role = ""
+        self.last_block = ""
+
+    def run(self, messages: list[Any]) -> None:
+        if len(messages) > MESSAGES_MAX:
+            raise ViewInvalid(
+                f"{len(messages):,} messages, the provider takes {MESSAGES_MAX:,}; make a cut", rule="too-many-messages"
+            )
+        for index, message in enumerate(messages):
+            self._message(index, message)
+        self._end_assistant(f"messages[{len(messages)}]", is_end=True)
+
+    def _message(self, index: int, message: Any) -> None:
+        where = f"messages[{index}]"
+        role = message.get("role") if type(message) is dict else None
+        if role not in {"user", "assistant", "system"}:
+            _refuse("message-shape", where, "is no message with the role user, assistant or system")
+        if not message.keys() <= _FIELDS:
+            _refuse("unknown-field", where, f"has fields that only a response has: {sorted(message.keys() - _FIELDS)}")
+        if role != self.role:
+            if self.role == "assistant":
+                self._end_assistant(where)
+            if role == "assistant":
+                self._end_results(where)
+        content = message.get("content")
+        if role == "user":
+            self._user(where, content)
+        elif role == "assistant":
+            self._assistant(where, index, content)
+        else:
+            self._end_results(where)
+            self._texts(where, content, may_be_missing=bool(message.get("output_config")))
+        self.role = role
+
+    def _end_assistant(self, where: str, *, is_end: bool = False) -> None:
+        if self.role == "assistant" and self.last_block in _THINKING:
+            _refuse("trailing-thinking", where, "follows an assistant turn that ends in thinking")
+        if is_end:
+            open_calls = [call_id for call_id in self.open if call_id not in self.may_be_open]
+            if open_calls:
+                _refuse("call-without-result", self.open[open_calls[0]], f"call {open_calls[0]!r} has no result")
+
+    def _end_results(self, where: str) -> None:
+        """The message that must hold the results is over."""
+        if self.open:
+            call_id, asked = next(iter(self.open.items()))
+            _refuse("call-without-result", asked, f"call {call_id!r} has no result in the message after it ({where})")
+
+    def _user(self, where: str, content: Any) -> None:
+        if type(content) is str:
+            self._text(where, content)
+            self._moves_on(where)
+            return
+        rest = False
+        answered: set[str] = set()
+        for number, block in enumerate(self._blocks(where, content)):
+            at = f"{where}.content[{number}]"
+            if block["type"] == "tool_result":
+                call_id = block.get("tool_use_id")
+                self._result(at, call_id, answered, after_text=rest)
+                self._nested(at, block)
+            else:
+                self._block(at, block)
+                rest = True
+        if rest or self.open:
+            self._moves_on(where)
+
+    def _result(self, at: str, call_id: Any, answered: set[str], *, after_text: bool) -> None:
+        if call_id in answered:
+            _refuse("duplicate-result", at, f"is a second result of {call_id!r}")
+        if call_id not in self.open:
+            _refuse("result-without-call", at, f"answers {call_id!r}, which the turn before it did not call")
+        if after_text:
+            _refuse("result-after-text", at, "is a result after other content; results come first")
+        del self.open[call_id]
+        answered.add(call_id)
+
+    def _moves_on(self, where: str) -> None:
+        """A message that is more than results: all calls before it must have been answered by now."""
+        self._end_results(where)
+        if self.server:
+            call_id, asked = next(iter(self.server.items()))
+            _refuse("unfinished-call", asked, f"the provider's own call {call_id!r} has no result before {where}")
+
+    def _assistant(self, where: str, index: int, content: Any) -> None:
+        if type(content) is str:
+            self._text(where, content)
+            self.last_block = "text"
+            return
+        for number, block in enumerate(self._blocks(where, content)):
+            at = f"{where}.content[{number}]"
+            kind = block["type"]
+            if kind == "tool_use":
+                self._call(at, block.get("id"), self.open)
+            elif kind in _SERVER_CALLS:
+                self._call(at, block.get("id"), self.server)
+            elif kind == "tool_result":
+                _refuse("result-without-call", at, "is a result in an assistant message")
+            elif kind.endswith("_tool_result"):
+                if self.server.pop(str(block.get("tool_use_id")), None) is None:
+                    _refuse("server-result-without-call", at, f"answers {block.get('tool_use_id')!r}, never called")
+            elif kind == "compaction" and block.get("content") and (index or number):
+                _refuse("compaction-not-first", at, "is a compaction block, which must be the first of all")
+            self._block(at, block)
+            self.last_block = kind
+
+    def _call(self, at: str, call_id: Any, where_asked: dict[str, str]) -> None:
+        if type(call_id) is not str or not call_id:
+            _refuse("message-shape", at, "is a call without an id")
+        if call_id in self.open or call_id in self.server:
+            _refuse("duplicate-call", at, f"makes the call {call_id!r} a second time")
+        where_asked[call_id] = at
+
+    def _blocks(self, where: str, content: Any) -> list[dict[str, Any]]:
+        if type(content) is not list or not all(type(b) is dict and type(b.get("type")) is str for b in content):
+            _refuse("message-shape", where, "has content that is neither a text nor a list of blocks")
+        if not content:
+            _refuse("empty-message", where, "has no content")
+        return list(content)
+
+    def _texts(self, where: str, content: Any, *, may_be_missing: bool) -> None:
+        if type(content) is str:
+            self._text(where, content)
+        elif content or not may_be_missing:
+            for number, block in enumerate(self._blocks(where, content)):
+                self._block(f"{where}.content[{number}]", block)
+
+    def _text(self, where: str, text: str) -> None:
+        if not text or text.isspace():
+            _refuse("empty-text", where, "is an empty text")
+
+    def _block(self, at: str, block: dict[str, Any]) -> None:
+        if "cache_control" in block:
+            self._mark(at, block)
+        if block["type"] == "text":
+            text = block.get("text")
+            if type(text) is not str:
+                _refuse("message-shape", at, "is a text block without a text")
+            self._text(at, text)
+
+    def _mark(self, at: str, block: dict[str, Any]) -> None:
+        if block["type"] == "text" and _is_blank(block):
+            _refuse("cache-mark-on-empty-text", at, "has a cache mark on an empty text")
+        self.marks += block["cache_control"] is not None
+        if self.marks > CACHE_MARKS_MAX:
+            _refuse("too-many-cache-marks", at, f"has cache mark number {self.marks}; {CACHE_MARKS_MAX} are allowed")
+
+    def _nested(self, at: str, block: dict[str, Any]) -> None:
+        if "cache_control" in block:
+            self._mark(at, block)
+        inner = block.get("content")
+        if type(inner) is list:
+            for number, part in enumerate(inner):
+                if type(part) is dict and type(part.get("type")) is str:
+                    self._block(f"{at}.content[{number}]", part)
+
+
+def _refuse(rule: str, where: str, what: str) -> NoReturn:
+    raise ViewInvalid(f"{where} {what}; the provider would refuse the request", rule=rule, where=where)

@@ -1,0 +1,721 @@
+"""
+From the log to the messages for the model.
+
+A view is a function of the log up to a seq and of a ViewSpec, and of nothing else. It starts at the
+last cut, which is looked up by ref: what lies before is never read. It leaves out what was retracted
+or erased, keeps every call with its result and all reasoning with what follows it, settles calls
+that were left open, and is checked against the provider's rules before it is handed out.
+
+Prefixes: within one epoch, a view made when no call was open is a byte-exact prefix of every later
+one (see ``formats.layout`` for why). A cut, a retraction, an erasure, and a window that moves open a
+new epoch. A budget does not slide: when it is exceeded, ``plan_cut`` says where to cut.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple, Protocol, get_args
+
+import msgspec
+
+from . import codec
+from .errors import Invalid, ViewInvalid
+from .formats import Call, FormatRules, Intake, Item, Message, Omission, Unit, known_formats, rules
+from .formats.layout import Layout
+from .model import Entry, Hit
+from .store import READ_MAX
+from .tokens import estimate_tokens
+
+Counter = Callable[[bytes], int]
+"""Tokens of one message, from its bytes."""
+
+_KINDS = ("message", "note")
+_PAGE = 200  # first step backwards for a window; each further step is twice as long
+_Foreign = Literal["refuse", "omit"]
+
+
+class Reader(Protocol):
+    """What a view needs of a session: its log by seq, and by ref."""
+
+    def read(
+        self,
+        *,
+        after: int = 0,
+        upto: int | None = None,
+        kinds: tuple[str, ...] | None = None,
+        reverse: bool = False,
+        limit: int | None = None,
+    ) -> Sequence[Entry]:
+        """Entries with after < seq <= upto, ascending or (reverse) descending, at most ``limit``."""
+
+    def by_ref(
+        self, ref: str, *, upto: int | None = None, reverse: bool = False, limit: int = READ_MAX
+    ) -> Sequence[Hit]:
+        """Entries that carry the ref with seq <= upto, by seq, ascending or (reverse) descending."""
+
+
+@dataclass(frozen=True, slots=True)
+class ViewSpec:
+    """
+    What a view is to be, beside the log.
+
+    Attributes:
+        format: Whose messages.
+        last_turns: At most this many turns, the newest; a turn starts with a person's message.
+        last_entries: At most this many messages and notes of the log, the newest, by whole units.
+        budget_tokens: At most about this many tokens, by whole units from the newest back.
+        keep_open: Ids of calls that wait for a person: the view ends before them.
+        foreign: What to do with messages of another format: ``refuse`` or ``omit`` (and report).
+    """
+
+    format: str
+    last_turns: int | None = None
+    last_entries: int | None = None
+    budget_tokens: int | None = None
+    keep_open: frozenset[str] = field(default_factory=frozenset)
+    foreign: _Foreign = "refuse"
+
+    def __post_init__(self) -> None:
+        _rules(self.format)
+        for name in ("last_turns", "last_entries", "budget_tokens"):
+            number = getattr(self, name)
+            if number is not None and (type(number) is not int or number < 1):
+                raise Invalid(f"{name} must be a whole number from 1, or None; it is {number!r}", where=name)
+        if self.foreign not in get_args(_Foreign):
+            raise Invalid(f"foreign must be 'refuse' or 'omit', it is {self.foreign!r}", where="foreign")
+        object.__setattr__(self, "keep_open", frozenset(self.keep_open))
+
+    def value(self) -> dict[str, Any]:
+        """The spec as JSON, for an entry."""
+        return {
+            "format": self.format,
+            "last_turns": self.last_turns,
+            "last_entries": self.last_entries,
+            "budget_tokens": self.budget_tokens,
+            "keep_open": sorted(self.keep_open),
+            "foreign": self.foreign,
+        }
+
+    @classmethod
+    def of(cls, value: Mapping[str, Any]) -> ViewSpec:
+        """
+        The spec that ``value`` gave.
+
+        Raises:
+            Invalid: It is not one, or of a newer Segue.
+        """
+        unknown = value.keys() - cls.__dataclass_fields__.keys()
+        if unknown or "format" not in value:
+            raise Invalid(f"not a view spec of this version of Segue: {sorted(unknown) or 'no format'}", where="spec")
+        return cls(**{**value, "keep_open": frozenset(value.get("keep_open", ()))})
+
+
+class UnitInfo(NamedTuple):
+    """
+    Messages of a view that stand or fall together.
+
+    Attributes:
+        start, end: Their places: ``view.messages[start:end]``.
+        first, last: Lowest and highest seq in them.
+        tokens: Their estimated size.
+        starts_turn: A person's turn starts here (with the notes right before it).
+        may_start: A view may start here: nothing before it belongs to something after it.
+    """
+
+    start: int
+    end: int
+    first: int
+    last: int
+    tokens: int
+    starts_turn: bool
+    may_start: bool
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """
+    The messages for the model.
+
+    Attributes:
+        spec: What was asked for.
+        messages: Decoded, key order kept.
+        bodies: The exact JSON of each message: the entry's own bytes where nothing had to be changed.
+        seqs: For each message the entries it came from; empty for one that was made in the view.
+        epoch: While it stays the same, a settled view is a byte-exact prefix of every later one.
+        cut: Seq of the cut (or of the provider's compaction) that it starts at, or None.
+        head: Everything up to this seq was considered.
+        omitted: What was left out, and why.
+        open_calls: Calls at the end without a result: settled in the view, to be settled in the log.
+        kept_open: Calls of ``keep_open`` at the end; the view ends before them.
+        synthetic: Places of messages that hold a result made in the view.
+        units: The messages by what belongs together.
+        is_settled: No call was open at the end: the view is a prefix of every later one in the epoch.
+        estimated_tokens: Size of all messages.
+    """
+
+    spec: ViewSpec
+    messages: list[Any]
+    bodies: tuple[bytes, ...]
+    seqs: tuple[tuple[int, ...], ...]
+    epoch: str
+    cut: int | None
+    head: int
+    omitted: tuple[Omission, ...]
+    open_calls: tuple[Call, ...]
+    kept_open: tuple[Call, ...]
+    synthetic: tuple[int, ...]
+    units: tuple[UnitInfo, ...]
+    is_settled: bool
+    estimated_tokens: int
+
+    def json(self) -> bytes:
+        """All messages as one JSON array: what a cache of the provider sees as the prefix."""
+        return b"[" + b",".join(self.bodies) + b"]"
+
+
+class Cut(NamedTuple):
+    """
+    Where to cut: a summary is to stand for everything up to a seq.
+
+    Attributes:
+        upto: The last seq that the summary stands for.
+        messages: How many messages of the view that is: ``view.messages[:messages]`` are to be summarised.
+        tokens_before: Estimated size of the view.
+        tokens_after: Estimated size of what stays, without the summary.
+    """
+
+    upto: int
+    messages: int
+    tokens_before: int
+    tokens_after: int
+
+    def body(self, summary: Any = None, *, reason: str = "budget", observations: Sequence[str] = ()) -> dict[str, Any]:
+        """
+        The body of the cut's entry (kind ``cut``, format ``segue``, ref ``cut``).
+
+        Args:
+            summary: A message in the session's format, a list of them, or None: the history is only dropped.
+            reason: Why it was cut, for people.
+            observations: Ids of the entries that the summary rests on.
+        """
+        return {
+            "upto": self.upto,
+            "summary": summary,
+            "reason": reason,
+            "observations": list(observations),
+            "tokens_before": self.tokens_before,
+            "tokens_after": self.tokens_after,
+        }
+
+
+def build(reader: Reader, spec: ViewSpec, upto: int | None = None, *, count: Counter = estimate_tokens) -> View:
+    """
+    The messages for the model, from the log up to a seq.
+
+    Args:
+        reader: The session's log.
+        spec: What the view is to be.
+        upto: The last seq to consider; give the head that you have seen, so that all reads agree.
+            None: whatever is there now.
+        count: Tokens of one message; an estimate unless you give another.
+
+    Returns:
+        A view that the provider accepts, by all rules that Segue knows.
+
+    Raises:
+        ViewInvalid: ``foreign-format`` (a message of another format), ``unit-exceeds-budget``,
+            ``bad-cut``, ``bad-retract`` or ``bad-note`` (an entry that is not what its kind says).
+
+    Guarantees: G10 views.
+    """
+    return _Builder(reader, spec, upto, count).build()
+
+
+def plan_cut(view: View, spec: ViewSpec, budget: int | None = None, *, room: float = 0.5) -> Cut | None:
+    """
+    Where to cut when a view exceeds its budget, so that the next views have room to grow.
+
+    Args:
+        view: Built without the budget, so that all that is to be summarised is in it.
+        spec: Its ``budget_tokens`` is the limit, unless ``budget`` is given.
+        budget: Most tokens, estimated.
+        room: Share of the budget that is to be free after the cut, from 0 to below 1.
+
+    Returns:
+        A boundary between units, before a person's turn where one fits; None when the view is within
+        the budget, or when it is a single unit.
+
+    Raises:
+        Invalid: The room is out of range.
+    """
+    if not 0 <= room < 1:
+        raise Invalid(f"room must be from 0 to below 1, it is {room!r}", where="room")
+    budget = spec.budget_tokens if budget is None else budget
+    if budget is None or view.estimated_tokens <= budget:
+        return None
+    target = budget * (1 - room)
+    kept = 0
+    fits: list[tuple[UnitInfo, int]] = []  # where the rest would be within the target, the newest first
+    for unit in reversed(view.units[1:]):
+        kept += unit.tokens
+        if kept > target and fits:
+            break
+        if unit.may_start:
+            fits.append((unit, kept))
+    if not fits:
+        return None
+    turns = [pair for pair in fits if pair[0].starts_turn and pair[1] * 2 >= fits[-1][1]]
+    unit, after = (turns or fits)[-1]
+    return Cut(unit.first - 1, unit.start, view.estimated_tokens, after)
+
+
+def open_calls(reader: Reader, format: str, upto: int | None = None) -> tuple[Call, ...]:
+    """
+    Calls at the end of the log that nobody has answered and nothing has passed by, oldest first.
+
+    Reads only as much of the tail as it takes to know. A settlement appended now closes them.
+    """
+    return _Builder(reader, ViewSpec(format, foreign="omit"), upto, estimate_tokens).open_calls()
+
+
+class _CutBody(msgspec.Struct):
+    upto: int
+    summary: msgspec.Raw = msgspec.Raw(b"null")
+
+
+class _NoteBody(msgspec.Struct):
+    message: msgspec.Raw
+    for_: str = msgspec.field(name="for")
+    text: str = ""
+
+
+class _RetractBody(msgspec.Struct):
+    seqs: list[int] = []
+    run: str | None = None
+    after: int | None = None
+
+
+class _Retracts:
+    """All that is taken back: entries by seq, by run, or all messages after a seq; always of before the retraction."""
+
+    def __init__(self) -> None:
+        self.seqs: dict[int, int] = {}  # what, and by which entry
+        self.runs: dict[str, int] = {}
+        self.after: list[tuple[int, int]] = []
+
+    def add(self, seq: int, body: _RetractBody) -> None:
+        for one in body.seqs:
+            if one < seq:
+                self.seqs.setdefault(one, seq)
+        if body.run is not None:
+            self.runs.setdefault(body.run, seq)
+        if body.after is not None:
+            self.after.append((body.after, seq))
+
+    def __bool__(self) -> bool:
+        return bool(self.seqs or self.runs or self.after)
+
+    def by(self, entry: Entry) -> int:
+        """Seq of the retraction that takes the entry back; 0 when none does."""
+        found = self.seqs.get(entry.seq, 0)
+        if not found and entry.run is not None and self.runs.get(entry.run, 0) > entry.seq:
+            found = self.runs[entry.run]
+        if not found and self.after:
+            found = next((seq for after, seq in self.after if after < entry.seq < seq), 0)
+        return found
+
+
+class _Base(NamedTuple):
+    """Where a view starts: nothing up to ``upto`` is read; ``summary`` stands for it."""
+
+    upto: int = 0
+    cut: int | None = None
+    summary: tuple[Message, ...] = ()
+
+
+class _Laid(NamedTuple):
+    """One stretch of the log, laid out, and what of it is not the layout's business."""
+
+    layout: Layout
+    omitted: list[Omission]
+    marks: tuple[str, ...]  # what was taken back or erased, for the epoch
+    seqs: tuple[int, ...]
+
+
+class _Builder:
+    """One view in the making."""
+
+    def __init__(self, reader: Reader, spec: ViewSpec, upto: int | None, count: Counter) -> None:
+        self.reader = reader
+        self.spec = spec
+        self.upto = upto
+        self.count = count
+        self.rules = _rules(spec.format)
+        self.retracts = self._read_retracts()
+
+    def build(self) -> View:
+        base = self._base()
+        if self.spec.last_turns or self.spec.last_entries or self.spec.budget_tokens:
+            entries, first, more = self._window(base)
+        else:
+            entries, first, more = self._all(base.upto), 0, []
+        laid = self._lay_out(entries, starts_within=base.cut is not None or first > 0)
+        return self._view(base, laid, first, more)
+
+    def open_calls(self) -> tuple[Call, ...]:
+        base = self._base()
+        newest: list[Entry] = []
+        step, upto = _PAGE, self.upto
+        while True:
+            page = self.reader.read(after=base.upto, upto=upto, kinds=_KINDS, reverse=True, limit=min(step, READ_MAX))
+            newest.extend(page)
+            layout = self._lay_out(newest[::-1], starts_within=True).layout
+            if len(page) < min(step, READ_MAX) or _is_certain(layout):
+                return layout.open_calls
+            upto, step = page[-1].seq - 1, step * 2
+
+    # What was taken back, and where it starts.
+
+    def _read_retracts(self) -> _Retracts:
+        """All retractions that hold, newest first. One that a later one names does not."""
+        found = _Retracts()
+        upto = self.upto
+        while True:
+            page = self.reader.by_ref("retract", upto=upto, reverse=True, limit=READ_MAX)
+            for hit in page:
+                entry = hit.entry
+                if entry.kind == "retract" and entry.body is not None and entry.seq not in found.seqs:
+                    found.add(entry.seq, _retract(entry, entry.body))
+            if len(page) < READ_MAX:
+                return found
+            upto = page[-1].entry.seq - 1
+
+    def _base(self) -> _Base:
+        """The last cut that holds: an entry, or a message of the provider that stands for all before it."""
+        base = self._last_cut()
+        for mark in self.rules.marks:
+            for hit in self._hits(mark):
+                entry = hit.entry
+                if entry.kind == "message" and entry.format == self.spec.format and not self.retracts.by(entry):
+                    if entry.seq > base.upto:
+                        base = _Base(entry.seq - 1, entry.seq)
+                    break
+        return base
+
+    def _hits(self, ref: str) -> Iterable[Hit]:
+        """Newest first; one at a time, as nearly always the first one holds."""
+        upto = self.upto
+        while True:
+            page = self.reader.by_ref(ref, upto=upto, reverse=True, limit=1)
+            if not page:
+                return
+            yield page[0]
+            upto = page[0].entry.seq - 1
+
+    def _last_cut(self) -> _Base:
+        for hit in self._hits("cut"):
+            entry = hit.entry
+            if entry.kind == "cut" and entry.body is not None and not self.retracts.by(entry):
+                return self._read_cut(entry, entry.body)
+        return _Base()
+
+    def _read_cut(self, entry: Entry, body: bytes) -> _Base:
+        try:
+            cut = msgspec.json.decode(body, type=_CutBody)
+        except msgspec.MsgspecError as error:
+            raise _bad(entry, "cut", error) from None
+        if not 0 <= cut.upto < entry.seq:
+            raise _bad(entry, "cut", f"upto is {cut.upto}, it must be from 0 to {entry.seq - 1}")
+        exact = bytes(cut.summary)
+        value = codec.decode(exact)
+        if value is None:
+            return _Base(cut.upto, entry.seq)
+        if type(value) is list:
+            parts = [bytes(part) for part in msgspec.json.decode(exact, type=list[msgspec.Raw])]
+        else:
+            parts, value = [exact], [value]
+        if any(self.rules.shape(one) is None for one in value):
+            raise _bad(entry, "cut", f"its summary is no {self.spec.format} message")
+        messages = tuple(Message(part, one, (entry.seq,)) for part, one in zip(parts, value, strict=True))
+        return _Base(cut.upto, entry.seq, messages)
+
+    # What is read.
+
+    def _all(self, after: int) -> list[Entry]:
+        entries: list[Entry] = []
+        while True:
+            page = self.reader.read(after=after, upto=self.upto, kinds=_KINDS, limit=READ_MAX)
+            entries.extend(page)
+            if len(page) < READ_MAX:
+                return entries
+            after = page[-1].seq
+
+    def _window(self, base: _Base) -> tuple[list[Entry], int, list[Omission]]:
+        """The newest entries that the window holds, read backwards no further than needed."""
+        newest: list[Entry] = []  # descending
+        step, upto = _PAGE, self.upto
+        while True:
+            page = self.reader.read(after=base.upto, upto=upto, kinds=_KINDS, reverse=True, limit=min(step, READ_MAX))
+            newest.extend(page)
+            is_all = len(page) < min(step, READ_MAX)
+            entries = newest[::-1]
+            laid = self._lay_out(entries, starts_within=base.cut is not None or not is_all)
+            chosen = self._choose(base, laid, is_all=is_all)
+            if chosen is not None:
+                first, reason = chosen
+                return self._trim(base, entries, first, reason)
+            upto, step = page[-1].seq - 1, step * 2
+
+    def _choose(self, base: _Base, laid: _Laid, *, is_all: bool) -> tuple[int, str] | None:
+        """First seq of the window and what limits it (0: no limit reached); None when more must be read."""
+        units = laid.layout.units
+        infos = self._infos(units, 0)
+        certain = 0 if is_all else next((i + 1 for i, unit in enumerate(units) if unit.settles), len(units))
+        spec = self.spec
+        tokens = sum(self.count(message.body) for message in base.summary)
+        entries = turns = 0
+        start: UnitInfo | None = None
+        for index in range(len(units) - 1, -1, -1):
+            unit, info = units[index], infos[index]
+            tokens += info.tokens
+            entries += unit.entries
+            reason = ""
+            if spec.budget_tokens is not None and tokens > spec.budget_tokens:
+                reason = "budget"
+            elif spec.last_entries is not None and entries > spec.last_entries:
+                reason = "window"
+            if reason == "budget" and start is None:
+                self._too_large(info, base, tokens)
+            if index < certain:
+                break  # it may hang together with what was not read yet
+            if reason and start is not None:
+                return start.first, reason
+            if info.may_start or start is None:
+                start = info
+            turns += info.starts_turn
+            if spec.last_turns is not None and turns >= spec.last_turns and index:
+                return info.first, "window"
+        return (0, "") if is_all else None
+
+    def _too_large(self, info: UnitInfo, base: _Base, tokens: int) -> None:
+        with_summary = " with the summary" if base.summary else ""
+        raise ViewInvalid(
+            f"the newest messages (entries {info.first} to {info.last}) have about {tokens:,} tokens{with_summary}, "
+            f"the budget is {self.spec.budget_tokens:,}, and they cannot be parted: raise the budget, "
+            "or retract them and append something shorter",
+            rule="unit-exceeds-budget",
+            where=f"entries {info.first}..{info.last}",
+        )
+
+    def _trim(
+        self, base: _Base, entries: list[Entry], first: int, reason: str
+    ) -> tuple[list[Entry], int, list[Omission]]:
+        if not first:
+            return entries, 0, []
+        kept = [entry for entry in entries if entry.seq >= first]
+        if first - 1 <= base.upto:
+            return kept, 0, []
+        return kept, first, [Omission(base.upto + 1, first - 1, reason, "before the first message of the window")]
+
+    # How it is laid out.
+
+    def _lay_out(self, entries: Sequence[Entry], *, starts_within: bool) -> _Laid:
+        layout = Layout(self.rules, self.spec.keep_open)
+        intake = self.rules.intake(starts_within=starts_within)
+        omitted: list[Omission] = []
+        marks: list[str] = []
+        has_retracts = bool(self.retracts)
+        name, shape_of, decode, add = self.spec.format, self.rules.shape, codec.decode, layout.add
+        admit = None if type(intake) is Intake else intake.admit
+        for entry in entries:
+            body = entry.body
+            if body is None or (has_retracts and self.retracts.by(entry)):
+                self._leave_out(entry, layout, intake, omitted, marks)
+                continue
+            if entry.kind == "note":
+                item = self._note(entry, body)
+            elif entry.format == name:
+                value = decode(body)
+                shape = shape_of(value)
+                if shape is None:
+                    omitted.append(_omission(entry, "not-a-message", f"no {name} message"))
+                    continue
+                item = Item(entry.seq, body, value, shape)
+            else:
+                omitted.append(self._foreign(entry))
+                continue
+            reason = None if admit is None else admit(item)
+            if reason is not None:
+                omitted.append(_omission(entry, reason))
+                layout.gap(item.shape.results, is_unknown=False)
+                continue
+            add(item)
+        layout.run(())
+        return _Laid(layout, omitted, tuple(marks), tuple(entry.seq for entry in entries))
+
+    def _leave_out(
+        self, entry: Entry, layout: Layout, intake: Intake, omitted: list[Omission], marks: list[str]
+    ) -> None:
+        """A hole in the log: what was next to it must still stand."""
+        if entry.body is None:
+            marks.append(f"hollow {entry.seq}")
+            omitted.append(_omission(entry, "hollow", "its content was erased"))
+            intake.gap(was_reasoning=entry.origin not in {"user", "tool", "system"})
+            layout.gap((), is_unknown=entry.kind == "message" and entry.origin != "model")
+            return
+        by = self.retracts.by(entry)
+        marks.append(f"retracted {entry.seq} by {by}")
+        omitted.append(_omission(entry, "retracted", f"by entry {by}"))
+        is_ours = entry.kind == "message" and entry.format == self.spec.format
+        shape = self.rules.shape(codec.decode(entry.body)) if is_ours else None
+        if shape is not None:
+            intake.gap(was_reasoning=shape.needs_next)
+            layout.gap(shape.results, is_unknown=False)
+
+    def _note(self, entry: Entry, body: bytes) -> Item:
+        try:
+            note = msgspec.json.decode(body, type=_NoteBody)
+        except msgspec.MsgspecError as error:
+            raise _bad(entry, "note", error) from None
+        if note.for_ == self.spec.format:
+            exact = bytes(note.message)
+            value = codec.decode(exact)
+        else:
+            value = self.rules.note(note.text)
+            exact = codec.encode(value)
+        shape = self.rules.shape(value)
+        if shape is None:
+            raise _bad(entry, "note", f"its message is no {self.spec.format} message")
+        return Item(entry.seq, exact, value, shape, is_note=True)
+
+    def _foreign(self, entry: Entry) -> Omission:
+        if entry.format == "raw":
+            return _omission(entry, "raw", "bytes that are not JSON")
+        if self.spec.foreign == "omit":
+            return _omission(entry, "foreign", f"a message of the format {entry.format}")
+        raise ViewInvalid(
+            f"entry {entry.seq} is a message of the format {entry.format!r}, the view is for {self.spec.format!r}; "
+            "this version of Segue does not convert: ask for its own format, or leave it out with foreign='omit'",
+            rule="foreign-format",
+            where=f"entry {entry.seq}",
+        )
+
+    # The result.
+
+    def _view(self, base: _Base, laid: _Laid, first: int, more: list[Omission]) -> View:
+        layout = laid.layout
+        cut, summary = base.cut, base.summary
+        if layout.compacted is not None:
+            cut, summary = layout.compacted, ()
+        messages = [*summary, *(message for unit in layout.units for message in unit.messages)]
+        infos = self._infos(layout.units, len(summary))
+        values = [message.value for message in messages]
+        self.rules.check(values)
+        return View(
+            spec=self.spec,
+            messages=values,
+            bodies=tuple(message.body for message in messages),
+            seqs=tuple(message.seqs for message in messages),
+            epoch=self._epoch(cut, first, laid.marks),
+            cut=cut,
+            head=self._head(laid),
+            omitted=tuple(sorted([*more, *laid.omitted, *layout.omitted])),
+            open_calls=layout.open_calls,
+            kept_open=layout.kept_open,
+            synthetic=tuple(index for index, message in enumerate(messages) if message.is_synthetic),
+            units=infos,
+            is_settled=layout.is_settled,
+            estimated_tokens=sum(self.count(m.body) for m in summary) + sum(info.tokens for info in infos),
+        )
+
+    def _head(self, laid: _Laid) -> int:
+        if self.upto is not None:
+            return self.upto
+        return laid.seqs[-1] if laid.seqs else 0
+
+    def _epoch(self, cut: int | None, first: int, marks: tuple[str, ...]) -> str:
+        what = [self.spec.format, self.spec.foreign, cut, first, *marks]
+        return hashlib.sha256(codec.encode(what)).hexdigest()[:32]
+
+    def _infos(self, units: Sequence[Unit], offset: int) -> tuple[UnitInfo, ...]:
+        turns = _turn_starts(units)
+        starts = _possible_starts(units)
+        infos = []
+        count = self.count
+        for index, unit in enumerate(units):
+            end = offset + len(unit.messages)
+            tokens = sum([count(message.body) for message in unit.messages])
+            infos.append(UnitInfo(offset, end, unit.first, unit.last, tokens, index in turns, index in starts))
+            offset = end
+        return tuple(infos)
+
+
+def _is_certain(layout: Layout) -> bool:
+    """Is what is open at the end known, whatever lies before? The model has spoken since all before was settled."""
+    settled: int | None = None
+    for unit in layout.units:
+        if settled is not None and unit.speaks and unit.first > settled:
+            return True
+        if settled is None and unit.settles:
+            settled = unit.last
+    return settled is not None and layout.open_from is not None and layout.open_from > settled
+
+
+def _turn_starts(units: Sequence[Unit]) -> set[int]:
+    """Where a person's turn starts: at the first of neighbouring questions and notes, if a question is among them."""
+    starts: set[int] = set()
+    begin: int | None = None
+    for index, unit in enumerate(units):
+        if not (unit.is_question or unit.is_note):
+            begin = None
+            continue
+        if begin is None:
+            begin = index
+        if unit.is_question:
+            starts.add(begin)
+    return starts
+
+
+def _possible_starts(units: Sequence[Unit]) -> set[int]:
+    """Where no seq before is higher than one after: texts that waited for results stand behind later entries."""
+    lowest: list[int] = []
+    low = 1 << 62
+    for unit in reversed(units):
+        low = min(low, unit.first)
+        lowest.append(low)
+    lowest.reverse()
+    starts: set[int] = set()
+    reach = 0
+    for index, unit in enumerate(units):
+        if reach < lowest[index]:
+            starts.add(index)
+        reach = max(reach, unit.reach)
+    return starts
+
+
+def _rules(format: str) -> FormatRules:
+    found = rules(format)
+    if found is None:
+        raise Invalid(f"no view of the format {format!r}; it can be {', '.join(known_formats())}", where="format")
+    return found
+
+
+def _omission(entry: Entry, reason: str, detail: str = "") -> Omission:
+    return Omission(entry.seq, entry.seq, reason, detail)
+
+
+def _retract(entry: Entry, body: bytes) -> _RetractBody:
+    try:
+        return msgspec.json.decode(body, type=_RetractBody)
+    except msgspec.MsgspecError as error:
+        raise _bad(entry, "retract", error) from None
+
+
+def _bad(entry: Entry, kind: str, why: object) -> ViewInvalid:
+    return ViewInvalid(
+        f"entry {entry.seq} is no {kind} that Segue can read ({why}); take it back with a retract entry that names it",
+        rule=f"bad-{kind}",
+        where=f"entry {entry.seq}",
+    )
