@@ -56,12 +56,14 @@ from . import database
 from .briefing import Briefing
 from .config import AgentConfig
 from .database import PURGE_AFTER, Database, SweepReport
+from .engine import Engine
 from .errors import LeaseLost, OutcomeUnknown
 from .ledger import Observation, Version
+from .log import Log
 from .model import Draft, Entry, Hit, Parent, Policy, ScopeKey, SessionInfo
-from .resume import Resumed
-from .run import TTL, Run, RunEffect
-from .session import WAIT, Scope, Session, SessionList
+from .resume import ConfigPolicy, Resumed
+from .run import TTL, WAIT, Run, RunEffect
+from .session import Scope, Session, SessionList
 from .store import READ_MAX, Appended, Erased, Report, Store
 from .view import View, ViewSpec
 
@@ -71,13 +73,13 @@ async def aopen(url: str | Store = "sqlite:///segue.db", **options: Any) -> Asyn
     return AsyncDatabase(await asyncio.to_thread(database.open, url, **options))
 
 
-async def _each(sync: Any, items: Iterator[Any]) -> AsyncIterator[Any]:
+async def _each(engine: Engine, items: Iterator[Any]) -> AsyncIterator[Any]:
     """An iterator that reads the store, taken a hundred items a hop."""
 
     def some() -> list[Any]:
         return [item for item, _ in zip(items, range(100), strict=False)]
 
-    while found := await sync.ahop(some):
+    while found := await engine.ahop(some):
         for item in found:
             yield item
 '''
@@ -129,7 +131,7 @@ HAND = {
         ttl: timedelta = TTL,
         id: str | None = None,
         agent: AgentConfig | None = None,
-        config: str = "ask",
+        config: ConfigPolicy = "ask",
     ) -> AsyncRunContext:
         """See ``Session.run``: ``async with session.run() as run``, or ``run = await session.run()``."""
         return AsyncRunContext(
@@ -193,7 +195,7 @@ FOOTER = '''
 class AsyncRunContext:
     """A run that is being started: await it, or enter it."""
 
-    def __init__(self, engine: Any, steps: Callable[[], Any]) -> None:
+    def __init__(self, engine: Engine, steps: Callable[[], Any]) -> None:
         self._engine = engine
         self._steps = steps
         self._run: AsyncRun | None = None
@@ -219,7 +221,7 @@ class AsyncRunContext:
 class AsyncEffect:
     """An effect around an ``async with`` block; see ``Run.effect``."""
 
-    def __init__(self, engine: Any, sync: RunEffect) -> None:
+    def __init__(self, engine: Engine, sync: RunEffect) -> None:
         self._engine = engine
         self._sync = sync
 
@@ -249,7 +251,7 @@ async def _finish(last: Any) -> None:
     task.result()
 
 
-async def _append(log: Any, entries: tuple[Draft, ...], **options: Any) -> Appended:
+async def _append(log: Log, entries: tuple[Draft, ...], **options: Any) -> Appended:
     op = log.append_op(entries, **options)
     try:
         return await log.engine.ado(op)  # type: ignore[no-any-return]
@@ -271,11 +273,17 @@ def _formatted(text: str) -> str:
     ruff = str(Path(sys.executable).with_name("ruff"))
     fixed = subprocess.run(
         [ruff, "check", "--select", "F401,I,RUF100", "--fix", "--quiet", "--stdin-filename", str(SRC / "aio.py"), "-"],
-        input=text, capture_output=True, text=True, check=False,
+        input=text,
+        capture_output=True,
+        text=True,
+        check=False,
     ).stdout
     return subprocess.run(
         [ruff, "format", "--stdin-filename", str(SRC / "aio.py"), "-"],
-        input=fixed, capture_output=True, text=True, check=True,
+        input=fixed,
+        capture_output=True,
+        text=True,
+        check=True,
     ).stdout
 
 
@@ -284,22 +292,39 @@ def _face(module: str, name: str) -> str:
     source = next(node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == name)
     first = (ast.get_docstring(source) or "").strip().splitlines()[0]
     lines = [
-        "", f"class {FACES[name]}:", f'    """{first} The async face of ``{name}``."""', "",
-        f"    def __init__(self, engine: Any, sync: {name}) -> None:" if name != "Database"
+        "",
+        f"class {FACES[name]}:",
+        f'    """{first}',
+        "",
+        f"    The async face of ``{name}``.",
+        '    """',
+        "",
+        f"    def __init__(self, engine: Engine, sync: {name}) -> None:"
+        if name != "Database"
         else "    def __init__(self, sync: Database) -> None:",
         "        self._engine = engine" if name != "Database" else "        self._engine = sync.engine",
-        "        self._sync = sync", "",
-        "    def __repr__(self) -> str:", '        return f"<async {self._sync!r}>"', "",
-        "    @property", f"    def sync(self) -> {name}:", '        """The same thing for blocking code."""',
-        "        return self._sync", "",
+        "        self._sync = sync",
+        "",
+        "    def __repr__(self) -> str:",
+        '        return f"<async {self._sync!r}>"',
+        "",
+        "    @property",
+        f"    def sync(self) -> {name}:",
+        '        """The same thing for blocking code."""',
+        "        return self._sync",
+        "",
     ]
     for field, kind in _attributes(source):
-        lines += ["    @property", f"    def {field}(self) -> {kind}:", f'        """See ``{name}``."""',
-                  f"        return self._sync.{field}", ""]
+        lines += [
+            "    @property",
+            f"    def {field}(self) -> {kind}:",
+            f'        """See ``{name}``."""',
+            f"        return self._sync.{field}",
+            "",
+        ]
     for node in source.body:
         if isinstance(node, ast.FunctionDef) and not node.name.startswith("_") and node.name not in INNER:
-            if node.name not in BY_HAND.get(name, set()) and not _is_inner(node):
-                lines += _method(name, node)
+            lines += [] if node.name in BY_HAND.get(name, set()) or _is_inner(node) else _method(name, node)
     return "\n".join(lines) + HAND.get(name, "")
 
 
@@ -322,22 +347,28 @@ def _method(owner: str, node: ast.FunctionDef) -> list[str]:
     shown = returns.replace(returns.split(" | ")[0], face) if face else returns
     doc = f'        """See ``{owner}.{node.name}``."""'
     if any(ast.unparse(d) == "property" for d in node.decorator_list):
-        return ["    @property", f"    def {node.name}(self) -> {shown}:", doc, f"        return self._sync.{node.name}", ""]
+        head = ["    @property", f"    def {node.name}(self) -> {shown}:", doc]
+        return [*head, f"        return self._sync.{node.name}", ""]
     args = ast.unparse(node.args)
     call = ", ".join(_passed(node.args))
     if node.name in PLAIN.get(owner, set()):
-        return [f"    def {node.name}({args}) -> {shown}:", doc,
-                f"        return {face}(self._engine, self._sync.{node.name}({call}))", ""]
+        return [
+            f"    def {node.name}({args}) -> {shown}:",
+            doc,
+            f"        return {face}(self._engine, self._sync.{node.name}({call}))",
+            "",
+        ]
     await_ = f"await self._engine.ahop(self._sync.{node.name}{', ' + call if call else ''})"
     if face:
         # A session that is handed in is of the async face.
         await_ = await_.replace(", what", ", getattr(what, 'sync', what)") if "what" in call else await_
-        body = ([f"        found = {await_}", f"        return None if found is None else {face}(self._engine, found)"]
-                if "None" in returns else [f"        return {face}(self._engine, {await_})"])
+        body = (
+            [f"        found = {await_}", f"        return None if found is None else {face}(self._engine, found)"]
+            if "None" in returns
+            else [f"        return {face}(self._engine, {await_})"]
+        )
     else:
         body = [f"        {'return ' if returns != 'None' else ''}{await_}"]
-        if returns != "None":
-            body[0] += "  # type: ignore[no-any-return]"
     return [f"    async def {node.name}({args}) -> {shown}:", doc, *body, ""]
 
 

@@ -27,7 +27,7 @@ _STORES = {
 _ALIASES = {"postgres": "postgresql"}
 
 
-def open(url: str | Store = "sqlite:///segue.db", **options: Any) -> Database:  # noqa: A001
+def open(url: str | Store = "sqlite:///segue.db", **options: Any) -> Database:
     """
     Open a store.
 
@@ -168,12 +168,13 @@ class Database:
         archived: list[tuple[ScopeKey, str]] = []
         erased: list[tuple[ScopeKey, str]] = []
         for scope in self.scopes():
-            for info in self._found(scope, Filter(archived_us=purge, include_unlisted=True)):
-                if dry or self._sweep_one(Erase(scope, info.id, info.version)):
-                    erased.append((scope, info.id))
-            for info in self._found(scope, Filter(due_us=now, include_unlisted=True)):
-                if dry or self._sweep_one(Update(scope, info.id, {"state": "archived"}, info.version, now)):
-                    archived.append((scope, info.id))
+            purged = self._found(scope, Filter(archived_us=purge, include_unlisted=True))
+            erased += [(scope, i.id) for i in purged if dry or self._sweep_one(Erase(scope, i.id, i.version))]
+            due = self._found(scope, Filter(due_us=now, include_unlisted=True))
+            put_away = {"state": "archived"}
+            archived += [
+                (scope, i.id) for i in due if dry or self._sweep_one(Update(scope, i.id, put_away, i.version, now))
+            ]
         for done, verb in ((archived, "archived"), (erased, "erased")):
             for scope, session in done:
                 if progress is not None:

@@ -139,7 +139,7 @@ class Lane:
                     job.error = result
                 else:
                     job.result = result
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001
             for job in jobs:  # whatever it is, it belongs to the callers; a lane does not end by it
                 job.error = error
         finally:

@@ -65,6 +65,6 @@ def _read(path: Path) -> str:
 
 def _link(path: Path) -> str:
     try:
-        return os.readlink(path)
+        return str(path.readlink())
     except OSError:
         return ""

@@ -21,7 +21,7 @@ from .errors import ConfigDrift, Invalid
 from .ledger import Foreign, Live
 from .log import Log
 from .model import Draft, Entry, Hit, Policy, SessionInfo, from_us, to_us
-from .run import TTL, WAIT, Run, acquire, open_calls
+from .run import TTL, WAIT, Run, acquire
 from .store import Update
 from .world import Sources
 
@@ -48,7 +48,7 @@ class ResumeOptions:
             ``adopt`` (take the new one; recorded as an entry).
         sources: How the sources of its observations are looked at.
         policy: When to tell and what to advise.
-        time_zone: The user's (a tzinfo, or a name such as ``Asia/Shanghai``), for days and times in the note; None: UTC.
+        time_zone: The user's, for days and times in the note: a tzinfo or a name (``Asia/Shanghai``); None: UTC.
         language: Of the note: ``en``, ``zh`` or one with registered templates.
         principal: As whom sources are looked at; None: the scope's user.
     """
@@ -111,16 +111,16 @@ class Resumed:
         """(inner) The procedure of ``run``, whose pauses the caller drives."""
         return acquire(self._log, format=self.info.format, prepare=self._prepare, **options)
 
-    def _prepare(self, run: Run) -> tuple[Draft, ...]:
+    def _prepare(self, _: Run) -> tuple[Draft, ...]:
         """What goes before the new question: the configuration and the note."""
         now = self._log.info()
         if now.head != self.info.head:
             self.briefing = plan(self._log, now, self._options).briefing
             self.info = now
         entries = configure(self._log, now, self._options.agent, self._options.config)
-        return (*entries, *self._note(run))
+        return (*entries, *self._note())
 
-    def _note(self, run: Run) -> tuple[Draft, ...]:
+    def _note(self) -> tuple[Draft, ...]:
         if self.briefing.is_quiet:
             return ()
         rules = formats.rules(self.info.format)
@@ -152,7 +152,7 @@ def plan(log_: Log, info: SessionInfo, options: ResumeOptions) -> Resumed:
         principal=options.principal or log_.scope.user,
         now=now,
     )
-    calls = tuple(OpenCall(call.id, call.name) for call in open_calls(log_, info.format))
+    calls = tuple(OpenCall(call.id, call.name) for call in _open_calls(log_, info))
     is_paused = info.lease is not None and info.lease.state == "paused"
     running = (info.lease.run,) if info.lease is not None and not is_paused else ()
     found = brief(
@@ -195,6 +195,10 @@ def _others(log_: Log, live: Live, records: list[Entry]) -> tuple[Foreign, ...]:
         )
         hits += [hit for hit in found if hit.entry.id not in own]
     return ledger.effects_of_others(hits, own=(log_.id,))
+
+
+def _open_calls(log_: Log, info: SessionInfo) -> tuple[formats.Call, ...]:
+    return view.open_calls(log_, info.format, info.head) if formats.rules(info.format) else ()
 
 
 def _tokens(log_: Log, info: SessionInfo) -> int:

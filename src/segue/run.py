@@ -16,14 +16,14 @@ from datetime import timedelta
 from types import TracebackType
 from typing import Any, Self
 
-from . import formats, holder, log, view
+from . import formats, holder, log
 from .engine import Kept, Pause
 from .errors import Busy, Invalid, LeaseLost, OutcomeUnknown, QueueTimeout, SegueError
-from .formats import Call
 from .ledger import Effect, Observation, Version, digest_of, effect_key
 from .log import Log
 from .model import Draft, Lease, Policy, check_name, from_us, new_id
 from .store import Appended, Queued, Release, Renew, Take
+from .view import View, ViewSpec, build, open_calls, plan_cut
 
 TTL = timedelta(seconds=30)
 """How long a lease lasts without being renewed; it is renewed at a third of that."""
@@ -64,6 +64,11 @@ class Run:
         self._why: SegueError | None = None
         self._kept = Kept(self._renew, ttl.total_seconds() / 3, self.lose)
         log.engine.keeper.add(self._kept)
+
+    @property
+    def log(self) -> Log:
+        """(inner) Engine, scope and id, for the layers above."""
+        return self._log
 
     @property
     def session_id(self) -> str:
@@ -172,9 +177,9 @@ class Run:
         key = key or effect_key(self._log.id, name=name, source=source, call=call)
         return RunEffect(self, Effect(new_id(), name, source=source, key=key))
 
-    def view(self, spec: view.ViewSpec | None = None) -> view.View:
+    def view(self, spec: ViewSpec | None = None) -> View:
         """The view of the session now. See ``segue.view``."""
-        return view.build(self._log, spec or view.ViewSpec(format=self._format))
+        return build(self._log, spec or ViewSpec(format=self._format))
 
     def messages(self, *, format: str | None = None, budget: int | None = None) -> list[Any]:
         """
@@ -194,15 +199,15 @@ class Run:
 
         Guarantees: G10 valid, and within an epoch each is a prefix of the next.
         """
-        spec = view.ViewSpec(format=format or self._format)
-        seen = view.build(self._log, spec)
+        spec = ViewSpec(format=format or self._format)
+        seen = build(self._log, spec)
         if budget is not None and seen.estimated_tokens > budget:
             self._cut(seen, spec, budget)
-            seen = view.build(self._log, spec)
+            seen = build(self._log, spec)
         return seen.messages
 
-    def _cut(self, seen: view.View, spec: view.ViewSpec, budget: int) -> None:
-        cut = view.plan_cut(seen, spec, budget)
+    def _cut(self, seen: View, spec: ViewSpec, budget: int) -> None:
+        cut = plan_cut(seen, spec, budget)
         if cut is None:
             raise Invalid(
                 f"the newest unit alone is over the budget of {budget:,} tokens; raise it or shorten the result",
@@ -447,8 +452,3 @@ def settlements(log_: Log, format: str) -> tuple[Draft, ...]:
         return ()
     answers = [rules.settlement(call) for call in open_calls(log_, format)]
     return log.drafts(answers, None, format=format, origin="system") if answers else ()
-
-
-def open_calls(log_: Log, format: str) -> tuple[Call, ...]:
-    """Calls that nobody has answered and nothing has passed by, oldest first. Reads only the tail of the log."""
-    raise NotImplementedError

@@ -6,7 +6,7 @@ from collections.abc import Generator, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
-from . import codec, log, view
+from . import codec, log
 from .config import AgentConfig
 from .engine import Engine, Pause
 from .errors import Archived, Exists, Invalid, NotFound, VersionMoved
@@ -15,6 +15,7 @@ from .model import Draft, Entry, Hit, Parent, Policy, ScopeKey, SessionInfo, Sta
 from .resume import ConfigPolicy, Resumed, ResumeOptions, configure, plan
 from .run import TTL, WAIT, Run, acquire
 from .store import LIST_MAX, READ_MAX, Appended, Create, Erase, Erased, Filter, Fork, Hollow, Update
+from .view import View, ViewSpec, build
 
 TITLE_MAX = 500
 TAGS_MAX = 64
@@ -168,9 +169,9 @@ class Session:
 
     # For the model
 
-    def view(self, spec: view.ViewSpec | None = None, *, upto: int | None = None) -> view.View:
+    def view(self, spec: ViewSpec | None = None, *, upto: int | None = None) -> View:
         """The messages for the model, computed from the log up to ``upto``. See ``segue.view``."""
-        return view.build(self._log, spec or view.ViewSpec(format=self.info.format), upto)
+        return build(self._log, spec or ViewSpec(format=self.info.format), upto)
 
     def messages(self, *, format: str | None = None, upto: int | None = None) -> list[Any]:
         """
@@ -181,7 +182,7 @@ class Session:
 
         Guarantees: G10 valid.
         """
-        return self.view(view.ViewSpec(format=format or self.info.format), upto=upto).messages
+        return self.view(ViewSpec(format=format or self.info.format), upto=upto).messages
 
     def run(
         self,
@@ -283,9 +284,13 @@ class Session:
                 continue
         raise VersionMoved(info.version, self.refresh().version)
 
-    def pin(self, pinned: bool = True) -> SessionInfo:  # noqa: FBT001, FBT002 - reads as a sentence
-        """Pin or unpin it; a pinned session is never swept."""
-        return self.update(pinned=pinned)
+    def pin(self) -> SessionInfo:
+        """Pin it: a pinned session is never swept."""
+        return self.update(pinned=True)
+
+    def unpin(self) -> SessionInfo:
+        """Let sweeps see it again."""
+        return self.update(pinned=False)
 
     def end(self) -> SessionInfo:
         """Mark it completed. A new message, a run or ``reopen()`` makes it active again."""
@@ -448,6 +453,13 @@ class Scope:
         info = self._engine.store.find(self.key, check_name(key, "key"))
         return None if info is None else self._session(info)
 
+    def by_ref(
+        self, ref: str, *, since: datetime | None = None, reverse: bool = False, limit: int = 1_000
+    ) -> list[Hit]:
+        """Entries of all sessions of the scope that carry a ref, by time of storing."""
+        since_us = None if since is None else to_us(since)
+        return self._engine.store.by_ref(self.key, ref, since_us=since_us, reverse=reverse, limit=limit)
+
     def list(self, *, limit: int = 50, cursor: str | None = None, **filters: Any) -> SessionList:
         """
         One page of the scope's sessions, last active first.
@@ -503,13 +515,6 @@ class Scope:
         session = self.open(what) if isinstance(what, str) else self.open(what.id)
         session.check_lifetime()
         return plan(session.log, session.info, ResumeOptions(**options))
-
-    def by_ref(
-        self, ref: str, *, since: datetime | None = None, reverse: bool = False, limit: int = 1_000
-    ) -> list[Hit]:
-        """Entries of all sessions of the scope that carry a ref, by time of storing."""
-        since_us = None if since is None else to_us(since)
-        return self._engine.store.by_ref(self.key, ref, since_us=since_us, reverse=reverse, limit=limit)
 
     def erase(self, id: str) -> Erased:
         """Erase a session for good; see ``Session.erase``."""
