@@ -18,7 +18,7 @@ from segue.errors import SegueError
 from .clock import Story
 from .facts import Facts
 from .model import Model, choose
-from .screen import Screen, use_utf8
+from .screen import Screen, pad, use_utf8
 from .story import TENANT, USER, Place, early, in_a_process, monday, night, prepare
 from .tuesday import tuesday
 
@@ -45,6 +45,11 @@ def main() -> int:
         play(place, given.day, choose())
     except SegueError as error:
         print(f"{type(error).__name__}: {error}", file=sys.stderr)
+        return 1
+    except Exception as error:
+        if type(error).__module__.partition(".")[0] not in ("anthropic", "openai"):
+            raise
+        print(f"The model did not answer: {error}\nWithout its key, the stand-in plays.", file=sys.stderr)
         return 1
     return 0
 
@@ -86,11 +91,11 @@ def goodbye(place: Place, screen: Screen) -> None:
     screen.line("     ", f"export SEGUE_STORE={place.store} SEGUE_TENANT={TENANT} SEGUE_USER={USER}")
     for what, why in (
         ("ls", "the sessions"),
-        (f"show {facts['session']}", "the analysis, entry by entry"),
-        (f"show {facts['fork']}", "its fork"),
+        (f"show {facts['session'][-8:]}", "the analysis, entry by entry"),
+        (f"show {facts['fork'][-8:]}", "its fork"),
         ("verify", "every entry against its digest"),
     ):
-        screen.line("     ", f"{program()} {what}", (f"   # {why}", "dim"))
+        screen.line("     ", pad(f"{program()} {what}", 36), (f"  # {why}", "dim"))
     screen.line()
 
 

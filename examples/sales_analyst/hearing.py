@@ -129,10 +129,9 @@ class Exchange:
         return sorted(source for source in known if any(names(line, source) for line in lines))
 
 
-def names(line: str, source: str) -> bool:
-    """True when the line speaks of this source, and not of one whose name is longer."""
-    at = line.find(source)
-    return at >= 0 and line[at + len(source) : at + len(source) + 1] in ("", "，", ",", " ", "；", ";", ":")
+def names(text: str, source: str) -> bool:
+    """True when the text speaks of this source, and not only of one whose name is longer."""
+    return re.search(re.escape(source) + r"(?=[\s，,；;:]|$)", text) is not None
 
 
 def _same(one: Call, other: Call) -> bool:

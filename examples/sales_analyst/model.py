@@ -11,6 +11,8 @@ import os
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
+from segue import MissingExtra
+
 ANSWER_MAX_TOKENS = 4_000
 
 
@@ -102,8 +104,10 @@ class Anthropic(AnthropicForm):
     """Claude, through the official client."""
 
     def __init__(self, name: str) -> None:
-        import anthropic
-
+        try:
+            import anthropic
+        except ImportError:
+            raise MissingExtra("anthropic", "anthropic") from None
         self.name = name
         self._client = anthropic.Anthropic()
 
@@ -124,8 +128,10 @@ class OpenAI:
     format = "openai.responses"
 
     def __init__(self, name: str) -> None:
-        import openai
-
+        try:
+            import openai
+        except ImportError:
+            raise MissingExtra("openai", "openai") from None
         self.name = name
         self._client = openai.OpenAI()
 

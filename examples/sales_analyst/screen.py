@@ -83,8 +83,9 @@ class Screen:
     def quote(self, text: str, *, style: str = "yellow") -> None:
         """Words that somebody is told, exactly."""
         for line in text.splitlines():
-            for part in wrap(line, self.width - len(INDENT) - 2):
-                self.line(INDENT, ("│ ", style), part)
+            hang = "  " if line.startswith("- ") else ""
+            for number, part in enumerate(wrap(line, self.width - len(INDENT) - 4)):
+                self.line(INDENT, ("│ ", style), hang if number else "", part)
 
     def table(self, heads: Sequence[str], rows: Sequence[Sequence[str]], *, chosen: int | None = None) -> None:
         """Columns as wide as their longest cell."""

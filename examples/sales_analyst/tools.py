@@ -2,7 +2,7 @@
 The analyst's tools, over the real warehouse and real files.
 
 Every reading is recorded as an observation: which source, in which version, read how. Publishing is a
-change of the world: it is refused when the reading it rests on no longer holds.
+change of the world: it is refused when a reading it rests on no longer holds.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ DEFINITIONS: list[dict[str, Any]] = [
     },
     {
         "name": "publish_report",
-        "description": "Publish a report on a region for everybody to read. Refused when the region's orders changed "
-        "since you read them: read them again, then publish.",
+        "description": "Publish a report on a region for everybody to read. Refused when something that this "
+        "conversation has read changed since: read it again, then publish.",
         "parameters": {
             "type": "object",
             "properties": {"title": {"type": "string"}, "region": _REGION, "body": {"type": "string"}},
@@ -79,8 +79,8 @@ def sources_of(warehouse: Warehouse, folder: Path) -> Sources:
     return sources
 
 
-class Unreadable(Exception):
-    """A source that a tool needs does not answer."""
+class Refusal(Exception):
+    """A tool does not do what the model asked for; the text is for the model."""
 
 
 class Tools:
@@ -106,7 +106,7 @@ class Tools:
             return Result(call, f"wrong arguments: {wrong}", is_error=True)
         try:
             return Result(call, tool(session, run, call, **call.arguments))
-        except (StaleRead, Unreadable) as error:
+        except Refusal as error:
             return Result(call, str(error), is_error=True)
 
     def _query_sales(
@@ -133,7 +133,7 @@ class Tools:
     def _publish_report(
         self, session: segue.Session, run: segue.Run, call: Call, *, title: str, region: str, body: str
     ) -> str:
-        self._check_ground(session, orders_of(region))
+        self._check_ground(session, region)
         name = f"reports/{_SEPARATORS.sub('-', title)[:80]}.md"
         text = f"# {title}\n\n{body}\n".encode()
         with run.effect("publish_report", source=f"file:{name}", call=call.id) as effect:
@@ -142,18 +142,25 @@ class Tools:
             effect.done(receipt, version=segue.probes.file_version(self._folder / name))
         return json.dumps(receipt, ensure_ascii=False)
 
-    def _check_ground(self, session: segue.Session, source: str) -> None:
-        """Refuse unless the newest reading of the source in this session is of the version that holds now."""
+    def _check_ground(self, session: segue.Session, region: str) -> None:
+        """
+        Refuse unless everything that this session has read still is what it was read as.
+
+        A report rests on the conversation, so on all of its readings; those of its region must be among them.
+        """
         entries = session.read(kinds=("observation", "effect"), reverse=True)
-        seen = next((o.version for o in world.live(entries, by="source").observations if o.source == source), None)
-        now = self._look(session, source)
-        if seen is None or not seen.matches(now):
-            raise StaleRead(source, seen, now)
+        readings = world.live(entries, by="source").observations
+        found = world.check(readings, self.sources, principal=session.info.scope.user)
+        stale = [StaleRead(f.observation.source, f.observation.version, f.now) for f in found if f.outcome != "current"]
+        if orders_of(region) not in {reading.source for reading in readings}:
+            stale.append(StaleRead(orders_of(region), None, self._look(session, orders_of(region))))
+        if stale:
+            raise Refusal("\n".join(str(one) for one in stale)) from stale[0]
 
     def _look(self, session: segue.Session, source: str) -> Version:
         answer = world.look(source, self.sources, principal=session.info.scope.user)
         if not isinstance(answer, Version):
-            raise Unreadable(f"{source} cannot be read now: {answer}")
+            raise Refusal(f"{source} cannot be read now: {answer}")
         return answer
 
 
