@@ -102,12 +102,11 @@ def test_kill_nine_during_appends_loses_no_acknowledged_batch_and_leaves_no_half
     acknowledged: dict[str, dict[int, list[int]]] = {}
     for number in range(200 if FULL else 12):
         name = f"k{number}"
-        worker = start("appends", url, session, name=name, batch=5)
-        first = worker.stdout.readline()
-        time.sleep(rng.uniform(0, 0.06))
-        worker.kill()
-        lines = [first, *worker.stdout.read().splitlines()]
-        worker.wait()
+        with start("appends", url, session, name=name, batch=5) as worker:
+            first = worker.stdout.readline()
+            time.sleep(rng.uniform(0, 0.06))
+            worker.kill()
+            lines = [first, *worker.stdout.read().splitlines()]
         whole = [json.loads(line) for line in lines if line.strip().endswith("}")]
         acknowledged[name] = {line["number"]: line["seqs"] for line in whole}
     entries = {entry.id: entry for entry in session.read()}
@@ -121,11 +120,10 @@ def test_kill_nine_during_appends_loses_no_acknowledged_batch_and_leaves_no_half
 
 @pytest.mark.slow
 def test_the_lease_of_a_killed_process_is_taken_over_at_once(url, session):
-    holder = start("hold", url, session, name="h", ttl=600)
-    holder.stdout.readline()
-    with pytest.raises(segue.Busy):
-        session.run()
-    holder.kill()
-    holder.wait()
+    with start("hold", url, session, name="h", ttl=600) as holder:
+        holder.stdout.readline()
+        with pytest.raises(segue.Busy):
+            session.run()
+        holder.kill()
     with session.run() as run:
         run.append({"role": "user", "content": "at once"})
