@@ -15,10 +15,9 @@ while the session was away.
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
-from .briefing import Briefing, ResumePolicy
-from .config import AgentConfig
 from .database import Database, SweepReport, open
 from .errors import (
     Archived,
@@ -48,17 +47,19 @@ from .errors import (
     VersionMoved,
     ViewInvalid,
 )
-from .ledger import Effect, Observation, Version
 from .log import draft
 from .model import Draft, Entry, Hit, Lease, Parent, ScopeKey, SessionInfo, Usage
-from .resume import Resumed, ResumeOptions
 from .run import Run
 from .session import Scope, Session, SessionList
 from .view import View, ViewSpec
-from .world import Finding, Sources
 
 if TYPE_CHECKING:
     from .aio import AsyncDatabase, AsyncResumed, AsyncRun, AsyncScope, AsyncSession, aopen
+    from .briefing import Briefing, ResumePolicy
+    from .config import AgentConfig
+    from .ledger import Effect, Observation, Version
+    from .resume import Resumed, ResumeOptions
+    from .world import Finding, Sources
 
 __version__ = "0.1.0"
 
@@ -127,10 +128,18 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    # The async face brings asyncio along; a program that does not use it does not pay for it.
-    if name == "aopen" or name in __all__:
-        from . import aio
+# What a program that keeps a conversation never touches is imported when it is first asked for.
+_LATER = {
+    **dict.fromkeys(("AsyncDatabase", "AsyncResumed", "AsyncRun", "AsyncScope", "AsyncSession", "aopen"), "aio"),
+    **dict.fromkeys(("Briefing", "ResumePolicy"), "briefing"),
+    **dict.fromkeys(("Effect", "Observation", "Version"), "ledger"),
+    **dict.fromkeys(("Resumed", "ResumeOptions"), "resume"),
+    **dict.fromkeys(("Finding", "Sources"), "world"),
+    "AgentConfig": "config",
+}
 
-        return getattr(aio, name)
+
+def __getattr__(name: str) -> Any:
+    if name in _LATER:
+        return getattr(importlib.import_module(f".{_LATER[name]}", __name__), name)
     raise AttributeError(f"module 'segue' has no attribute {name!r}")

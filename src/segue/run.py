@@ -14,16 +14,18 @@ import time
 from collections.abc import Callable, Generator, Sequence
 from datetime import timedelta
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from . import formats, holder, log
 from .engine import Kept, Pause
 from .errors import Busy, Invalid, LeaseLost, OutcomeUnknown, QueueTimeout, SegueError
-from .ledger import Effect, Observation, Version, digest_of, effect_key
 from .log import Log
 from .model import Draft, Lease, Policy, check_name, from_us, new_id
 from .store import Appended, Queued, Release, Renew, Take
 from .view import View, ViewSpec, build, open_calls, plan_cut
+
+if TYPE_CHECKING:  # the ledger is imported by the first observation or effect
+    from .ledger import Effect, Observation, Version
 
 TTL = timedelta(seconds=30)
 """How long a lease lasts without being renewed; it is renewed at a third of that."""
@@ -152,6 +154,8 @@ class Run:
         Raises:
             LeaseLost: A newer run holds the session; stop.
         """
+        from .ledger import Observation, Version, digest_of
+
         seen = version if version is None or isinstance(version, Version) else Version.of(version)
         options.setdefault("observed_at", from_us(self._log.engine.store.now_us()))
         observation = Observation(source, seen, None if value is None else digest_of(value), **options)
@@ -174,6 +178,8 @@ class Run:
         Returns:
             A context manager; hand its ``key`` to the other side, tell its outcome with ``done``.
         """
+        from .ledger import Effect, effect_key
+
         key = key or effect_key(self._log.id, name=name, source=source, call=call)
         return RunEffect(self, Effect(new_id(), name, source=source, key=key))
 
@@ -275,6 +281,8 @@ class RunEffect:
 
     def done(self, result: Any = None, *, version: object = None) -> None:
         """Tell what came of it: a receipt, and the version that the write made (it refreshes own readings)."""
+        from .ledger import Version
+
         self._result = result
         self._version = version if version is None or isinstance(version, Version) else Version.of(version)
 

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from . import codec, log
-from .config import AgentConfig
 from .engine import Engine, Pause
 from .errors import Archived, Exists, Invalid, NotFound, VersionMoved
 from .log import Log
 from .model import Draft, Entry, Hit, Parent, Policy, ScopeKey, SessionInfo, Status, Usage, check_name, new_id, to_us
-from .resume import ConfigPolicy, Resumed, ResumeOptions, configure, plan
 from .run import TTL, WAIT, Run, acquire
 from .store import LIST_MAX, READ_MAX, Appended, Create, Erase, Erased, Filter, Fork, Hollow, Update
 from .view import View, ViewSpec, build
+
+if TYPE_CHECKING:  # what a resume needs is imported by the first resume
+    from .config import AgentConfig
+    from .resume import ConfigPolicy, Resumed
 
 TITLE_MAX = 500
 TAGS_MAX = 64
@@ -227,6 +229,8 @@ class Session:
         self.check_lifetime()
 
         def prepare(_: Run) -> tuple[Draft, ...]:
+            from .resume import configure
+
             return configure(self._log, self._log.info(), agent, config)
 
         return acquire(self._log, format=self.info.format, prepare=prepare if agent else None, **options)
@@ -512,6 +516,8 @@ class Scope:
             Archived: Archived or past its lifetime; ``restore()`` it first.
             ConfigDrift: The agent's configuration changed, and nothing says what to do.
         """
+        from .resume import ResumeOptions, plan
+
         session = self.open(what) if isinstance(what, str) else self.open(what.id)
         session.check_lifetime()
         return plan(session.log, session.info, ResumeOptions(**options))
