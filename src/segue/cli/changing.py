@@ -94,7 +94,9 @@ def pin_arguments(parser: ArgumentParser) -> None:
 
 def pin(desk: Desk, args: Namespace, screen: Screen) -> int:
     """Pin a session, so that no sweep touches it, or unpin it."""
-    return _all(desk, args, screen, lambda one: one.unpin() if args.off else one.pin(), "unpinned" if args.off else "pinned")
+    return _all(
+        desk, args, screen, lambda one: one.unpin() if args.off else one.pin(), "unpinned" if args.off else "pinned"
+    )
 
 
 # end, reopen, archive, restore

@@ -201,8 +201,7 @@ COMMANDS = (
         "Look at the installation and the store's settings, and say what is wrong and how to mend it.",
         "Versions, extras, modes of the files, settings of the engine. Exit code 1 when something is wrong.",
         _no_arguments,
-        {"level": "ok, warn or damage", "topic": "segue, drivers, extra, file or store", "text": "what was found",
-         "mend": "what to do, or empty"},
+        {"level": "ok, warn or damage", "topic": "segue, drivers, extra, folder or store", "text": "what was found"},
         "segue doctor",
         alone=upkeep.doctor,
         reads=True,
@@ -227,13 +226,17 @@ ABOUT = "Look at and look after the sessions of AI agents that Segue keeps."
 
 def parser() -> ArgumentParser:
     """The parser of the whole command line; options of every command may stand before or after its name."""
-    made = ArgumentParser("segue", description=ABOUT, epilog=_epilog(), formatter_class=RawDescriptionHelpFormatter)
+    made = ArgumentParser(
+        "segue", description=ABOUT, epilog=_epilog(), formatter_class=RawDescriptionHelpFormatter, allow_abbrev=False
+    )
     made.set_defaults(command=None, store=None, tenant=None, user=None, json=False, debug=False)
     made.add_argument("--version", action="version", version=f"segue {_version()}")
     _common(made)
     below = made.add_subparsers(title="commands", metavar="COMMAND", dest="name")
     for command in COMMANDS:
-        one = below.add_parser(command.name, help=command.summary, description=f"{command.summary} {command.about}")
+        one = below.add_parser(
+            command.name, help=command.summary, description=f"{command.summary} {command.about}", allow_abbrev=False
+        )
         one.set_defaults(command=command)
         command.arguments(one)
         _common(one)

@@ -6,6 +6,7 @@ import sys
 from argparse import Action
 
 from .commands import ABOUT, COMMANDS, COMMON, SWITCHES, Command, own_actions
+from .machine import SESSION_FIELDS
 from .outcome import EXIT_CODES
 
 _HEAD = f"""# The command line
@@ -13,7 +14,7 @@ _HEAD = f"""# The command line
 <!-- Made by `python -m segue.cli.docs > docs/cli.md`; a test compares it with the program. -->
 
 {ABOUT} It is installed with the package; `python -m segue` is the same.
-Colours and wrapped text need the extra: `pip install 'segue[cli]'` (rich). Without it the output is plain.
+Colours need the extra: `pip install 'segue[cli]'` (rich). Without it the output is the same in plain.
 
 ```text
 segue [options] COMMAND [arguments] [options]
@@ -47,19 +48,29 @@ as escapes (`\\x1b`, `\\u202e`); stored text never steers the terminal.
 
 A file that is not there is never made: every command says `no store at …` and ends with 5.
 
-## Exit codes
+### A session
+
+The commands that show or change a session print it so:
+
 """
 
 
 def document() -> str:
     """The whole page."""
-    made = [_HEAD]
-    made += [_table(("option", "meaning"), [(f"`{name} {metavar}`", help) for name, metavar, help in COMMON])]
-    made += [_table(("option", "meaning"), [(f"`{name}`", help) for name, help in SWITCHES])]
-    made += [_JSON, _table(("code", "meaning"), [(f"{code}", meaning) for code, meaning in EXIT_CODES.items()])]
-    made += ["\n## Commands\n", _table(("command", "what it does"), [_contents(command) for command in COMMANDS])]
-    made += [_section(command) for command in COMMANDS]
-    return "\n".join(made).rstrip() + "\n"
+    return "\n".join(
+        [
+            _HEAD,
+            _table(("option", "meaning"), [(f"`{name} {metavar}`", help) for name, metavar, help in COMMON]),
+            _table(("option", "meaning"), [(f"`{name}`", help) for name, help in SWITCHES]),
+            _JSON.lstrip("\n"),
+            _fields(SESSION_FIELDS),
+            "## Exit codes\n",
+            _table(("code", "meaning"), [(f"{code}", meaning) for code, meaning in EXIT_CODES.items()]),
+            "## Commands\n",
+            _table(("command", "what it does"), [_contents(command) for command in COMMANDS]),
+            *(_section(command) for command in COMMANDS),
+        ]
+    ).rstrip() + "\n"  # fmt: skip
 
 
 def _contents(command: Command) -> tuple[str, str]:
@@ -69,15 +80,19 @@ def _contents(command: Command) -> tuple[str, str]:
 def _section(command: Command) -> str:
     actions = own_actions(command)
     usage = " ".join(["segue", command.name, *(_usage(action) for action in actions)])
-    parts = [f"\n### segue {command.name}\n", command.summary, command.about, "", f"```text\n{usage}\n```\n"]
+    parts = [f"### segue {command.name}\n", command.summary]
+    parts += [command.about] if command.about else []
+    parts += [f"\n```text\n{usage}\n```\n"]
     if actions:
-        parts += [
-            _table(("argument", "meaning"), [(f"`{_name(action)}`", action.help or "") for action in actions]),
-            "",
-        ]
-    parts += [f"Example: `{command.example}`", "", "With `--json`, a line holds:\n"]
-    parts += [_table(("field", "meaning"), [(f"`{name}`", meaning) for name, meaning in command.json.items()])]
-    return "\n".join(part for part in parts if part is not None)
+        parts += [_table(("argument", "meaning"), [(f"`{_name(action)}`", action.help or "") for action in actions])]
+    parts += [f"Example: `{command.example}`\n"]
+    if command.json is SESSION_FIELDS:
+        return "\n".join([*parts, "With `--json`: one line a session, as [above](#a-session).\n"])
+    return "\n".join([*parts, "With `--json` a line holds:\n", _fields(command.json)])
+
+
+def _fields(fields: dict[str, str]) -> str:
+    return _table(("field", "meaning"), [(f"`{name}`", meaning) for name, meaning in fields.items()])
 
 
 def _name(action: Action) -> str:

@@ -21,6 +21,7 @@ from segue.errors import (
     TooNew,
     Unavailable,
     Unsupported,
+    ViewInvalid,
 )
 
 DONE, FINDING, USAGE, NOT_FOUND, REFUSED, NO_STORE, UNKNOWN = range(7)
@@ -28,7 +29,7 @@ BUG, INTERRUPTED, PIPE = 70, 130, 141
 
 EXIT_CODES = {
     DONE: "done",
-    FINDING: "done, and the answer is bad: damage, a finding of doctor, or you said no",
+    FINDING: "the answer is bad: damage, a history without a valid view, a finding of doctor, or you said no",
     USAGE: "wrong usage: an unknown option, a value that is refused, an id that fits several sessions",
     NOT_FOUND: "no such session in this scope",
     REFUSED: "not now: a run is active, somebody was faster, or the session is archived",
@@ -42,7 +43,7 @@ EXIT_CODES = {
 
 _CODES: tuple[tuple[type[SegueError] | tuple[type[SegueError], ...], int], ...] = (
     (NotFound, NOT_FOUND),
-    (Corrupt, FINDING),
+    ((Corrupt, ViewInvalid), FINDING),
     (OutcomeUnknown, UNKNOWN),
     ((Conflict, Busy, LeaseLost, Archived, ConfigDrift, StaleRead), REFUSED),
     ((Unavailable, TooNew, MissingExtra, Unsupported, Closed), NO_STORE),

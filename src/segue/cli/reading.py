@@ -17,7 +17,7 @@ from .address import Desk, short_id
 from .conversation import Conversation, Retractions
 from .outcome import DONE, FINDING
 from .screen import Screen, Span
-from .text import ago, clock, cut, lines, moment, one_line, pad, plural, short, width
+from .text import ago, clock, cut, joined, lines, moment, one_line, pad, plural, short, width
 
 LIMIT = 20
 """How many sessions ``ls`` shows to a person."""
@@ -276,7 +276,8 @@ def header(info: SessionInfo, desk: Desk, screen: Screen) -> None:
         f"key {info.key}" if info.key else "",
     ]
     screen.line((info.id, "id"))
-    screen.line((" · ".join(fact for fact in facts if fact), "dim"))
+    for row in joined([fact for fact in facts if fact], " · ", screen.width):
+        screen.line((row, "dim"))
     tags = " ".join(f"#{one_line(tag)}" for tag in info.tags)
     if tags or info.parent is not None:
         screen.line((tags, "tag"), "  " if tags and info.parent else "", (origin_of(info), "dim"))

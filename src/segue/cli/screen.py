@@ -11,7 +11,6 @@ import json
 import os
 import shutil
 import sys
-from importlib.util import find_spec
 from typing import Any, TextIO
 
 from . import text
@@ -109,10 +108,12 @@ def _width(*, is_terminal: bool) -> int | None:
 
 def _console(out: TextIO, *, is_terminal: bool) -> Any:
     """Rich's console where it is installed and somebody sees the colours, else None."""
-    if not (is_terminal or os.environ.get("FORCE_COLOR")) or find_spec("rich") is None:
+    if not (is_terminal or os.environ.get("FORCE_COLOR")):
         return None
-    from rich.console import Console
-
+    try:
+        from rich.console import Console
+    except ImportError:
+        return None  # the extra `cli` is not installed: plain text it is
     return Console(file=out, highlight=False, markup=False, emoji=False, soft_wrap=True)
 
 

@@ -114,6 +114,17 @@ def wrap(line: str, cells: int | None) -> list[str]:
     return [*done, row.rstrip(" ")]
 
 
+def joined(words: list[str], between: str, cells: int | None) -> list[str]:
+    """The words in as few lines as they need, broken only between them."""
+    done: list[str] = []
+    for word in map(one_line, words):
+        if done and (cells is None or width(done[-1]) + width(between) + width(word) <= cells):
+            done[-1] += between + word
+        else:
+            done.append(word)
+    return done
+
+
 def _pieces(text: str, cells: int) -> Iterator[str]:
     """Words and single wide characters; what is longer than a line in parts that fit."""
     for token in _TOKENS.findall(text):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import platform
 import re
 import stat
@@ -115,19 +114,18 @@ class _waiting:  # noqa: N801 - reads as a statement
 
 
 class Finding(NamedTuple):
-    """One thing that doctor looked at, whether it is well, and how to mend it."""
+    """One thing that doctor looked at: whether it is well, and if not, how to mend it."""
 
     level: Literal["ok", "warn", "damage"]
     topic: str
     text: str
-    mend: str = ""
 
 
 def doctor(args: Namespace, screen: Screen) -> int:
     """Look at the installation and at the store, and say what is wrong and how to mend it."""
     url = address.store_url(args.store)
     code = DONE
-    for finding in (*_installation(), *_modes(address.file_of(url))):
+    for finding in (*_installation(), *_folder(address.file_of(url))):
         code = max(code, _show(finding, screen))
     try:
         with address.desk(args, reads=True) as desk:
@@ -136,15 +134,17 @@ def doctor(args: Namespace, screen: Screen) -> int:
     except SegueError as error:
         _show(Finding("damage", "store", message(error, scope="")), screen)
         return exit_code(error)
-    screen.line(("everything is as it should be", "good") if code == DONE else ("see the findings above", "warn"))
+    screen.line(
+        ("everything is as it should be", "good")
+        if code == DONE
+        else ("what is marked warn or damage needs mending", "warn")
+    )
     return code
 
 
 def _show(finding: Finding, screen: Screen) -> int:
     screen.emit(finding._asdict())
     screen.line((f"{finding.level:6}", LEVEL_STYLES[finding.level]), f"  {finding.topic:8}  {finding.text}")
-    if finding.mend:
-        screen.line(f"{'':18}mend: {finding.mend}")
     return DONE if finding.level == "ok" else FINDING
 
 
@@ -184,29 +184,13 @@ def _version(name: str) -> str:
         return "missing"
 
 
-def _modes(place: Path | None) -> Iterator[Finding]:
-    """Who may read and write the files of an embedded store."""
+def _folder(place: Path | None) -> Iterator[Finding]:
+    """Who may replace the files of an embedded store; their own modes are told by the store's check."""
     if place is None or not place.exists():
         return
-    files = (
-        [place]
-        if place.is_dir()
-        else [p for p in (place, *(Path(f"{place}-{end}") for end in ("wal", "shm"))) if p.exists()]
-    )
-    for file in files:
-        mode = stat.S_IMODE(file.stat().st_mode)
-        private = 0o700 if file.is_dir() else 0o600
-        if mode & 0o077:
-            yield Finding("warn", "file", f"{file} may be used by others (mode {mode:o})", f"chmod {private:o} {file}")
-        elif not os.access(file, os.R_OK | os.W_OK):
-            yield Finding(
-                "warn", "file", f"{file} cannot be read and written by this user", f"see its owner: ls -l {file}"
-            )
-        else:
-            yield Finding("ok", "file", f"{file} is its owner's alone (mode {mode:o}, {file.stat().st_size:,} bytes)")
     folder = place.resolve().parent
     if folder.stat().st_mode & (stat.S_IWOTH | stat.S_ISVTX) == stat.S_IWOTH:
-        yield Finding("warn", "file", f"everybody may replace files in {folder}", f"chmod o-w {folder}")
+        yield Finding("warn", "folder", f"everybody may replace files in {folder}; run: chmod o-w {folder}")
 
 
 def _settings(desk: Desk) -> Iterator[Finding]:

@@ -1,0 +1,724 @@
+"""The command line, on real files: every command, its JSON, its exit codes, and hostile content."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from datetime import timedelta
+from pathlib import Path
+from typing import NamedTuple
+
+import apsw
+import pytest
+
+import segue
+from segue.cli import main
+from segue.cli.commands import COMMANDS
+from segue.cli.docs import document
+from segue.cli.machine import ENTRY_FIELDS, SESSION_FIELDS
+from segue.cli.outcome import EXIT_CODES
+
+HOSTILE = "\x1b]0;owned\x07\x1b[2J[bold red]x[/] \u202egnp.exe \x9b31m\r\nnext"
+STEERING = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+
+
+class Ran(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+    @property
+    def lines(self):
+        return [json.loads(line) for line in self.out.splitlines()]
+
+
+@pytest.fixture(autouse=True)
+def _environment(monkeypatch, tmp_path):
+    for name in ("SEGUE_STORE", "SEGUE_TENANT", "SEGUE_USER", "COLUMNS", "FORCE_COLOR", "NO_COLOR"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def cli(capsys):
+    def run(*argv):
+        try:
+            code = main([str(word) for word in argv])
+        except SystemExit as stop:
+            code = stop.code
+        out, err = capsys.readouterr()
+        return Ran(code, out, err)
+
+    return run
+
+
+@pytest.fixture
+def db(tmp_path):
+    with segue.open("sqlite:///segue.db") as db:
+        yield db
+
+
+@pytest.fixture
+def me(db):
+    return db.scope()
+
+
+def turn(session, question="Why did sales fall?", answer="Volume fell by 9 %."):
+    session.append(
+        {"role": "user", "content": question},
+        {
+            "role": "assistant",
+            "content": [
+                {"type": "thinking", "thinking": "let me see", "signature": "s"},
+                {"type": "text", "text": "I look."},
+                {"type": "tool_use", "id": "t1", "name": "query", "input": {"sql": "SELECT\n1"}},
+            ],
+        },
+        {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t1", "content": "row\n" * 500}]},
+    )
+    session.append({"role": "assistant", "content": answer}, usage=segue.Usage(3_000, 200))
+    return session
+
+
+# ls
+
+
+def test_ls_shows_one_line_a_session_last_active_first(cli, me):
+    old = turn(me.create(title="华东八月", tags=["sales"]))
+    new = me.create(title="Second")
+    ran = cli("ls")
+    head, first, second = ran.out.splitlines()
+    assert ran.code == 0
+    assert head.split() == ["ID", "STATUS", "ACTIVE", "ENTRIES", "TOKENS", "TITLE"]
+    assert first.split()[:2] == [new.id[-8:], "idle"]
+    assert second.endswith("4    3.2k  华东八月  #sales")
+    assert second.startswith(old.id[-8:])
+
+
+def test_ls_shows_where_a_fork_comes_from(cli, me):
+    parent = turn(me.create(title="A"))
+    parent.fork(2, title="B")
+    assert f"B  fork of {parent.id[-8:]} at 2" in cli("ls").out
+
+
+def test_ls_aligns_wide_characters_and_fits_the_screen(cli, me, monkeypatch):
+    from segue.cli.text import width
+
+    for title in ("华东八月销售额下降分析" * 4, "plain " * 30, "x"):
+        me.create(title=title, tags=["long-tag-number-one", "two"])
+    monkeypatch.setenv("COLUMNS", "80")
+    rows = cli("ls").out.splitlines()
+    assert all(width(row) <= 80 for row in rows)
+    assert len({width(row[: row.index(title)]) for row, title in zip(rows, ("TITLE", "x", "plain", "华东"))}) == 1
+
+
+def test_ls_filters(cli, me):
+    kept = me.create(title="kept", tags=["a"], key="ticket-1")
+    me.create(title="other").end()
+    for options in (["--tag", "a"], ["--key", "ticket-"], ["--status", "idle"]):
+        assert [line["id"] for line in cli("ls", "--json", *options).lines] == [kept.id]
+    assert cli("ls", "--json", "--since", "1h", "--until", "2030-01-01").lines != []
+    assert cli("ls", "--json", "--until", "1h").lines == []
+    fork = kept.fork(0)
+    assert [line["id"] for line in cli("ls", "--json", "--forks-of", "key:ticket-1").lines] == [fork.id]
+
+
+def test_ls_all_shows_archived_and_unlisted_sessions(cli, me):
+    me.create(title="sub", listed=False)
+    me.create(title="put away").archive()
+    assert cli("ls", "--json").lines == []
+    assert {line["title"] for line in cli("ls", "--json", "--all").lines} == {"sub", "put away"}
+
+
+def test_ls_says_when_there_are_more(cli, me):
+    for _ in range(3):
+        me.create()
+    ran = cli("ls", "--limit", "2")
+    assert len(ran.out.splitlines()) == 3
+    assert "more sessions than these 2" in ran.err
+    assert cli("ls", "--limit", "3").err == ""
+    assert cli("ls", "--limit", "0").code == 2
+
+
+def test_ls_for_programs_shows_all_of_them(cli, me):
+    for _ in range(25):
+        me.create()
+    assert len(cli("ls", "--json").lines) == 25
+
+
+def test_ls_without_sessions_names_those_who_have_some(cli, db):
+    db.scope("acme", "lin").create()
+    ran = cli("ls")
+    assert ran.code == 0
+    assert "no sessions of default/local" in ran.out
+    assert "--tenant acme --user lin" in ran.out
+
+
+# show
+
+
+def test_show_reads_as_a_conversation(cli, me):
+    turn(me.create(title="East China"))
+    out = cli("show", "latest").out
+    for part in ("East China", "4 entries", "user", "Why did sales fall?", "[thinking, 10 characters]", "I look.",
+                 '→ query(sql: "SELECT\\n1")', "← query: row", "more characters", "Volume fell by 9 %."):  # fmt: skip
+        assert part in out
+    assert out.count("row") == 6
+
+
+def test_show_full_shows_everything(cli, me):
+    turn(me.create())
+    out = cli("show", "latest", "--full").out
+    assert out.count("row") == 500
+    assert "let me see" in out
+
+
+def test_show_tells_everything_else_that_the_log_holds(cli, me):
+    session = turn(me.create())
+    kinds = {
+        "note": ({"text": "18 h passed", "facts": {}}, "18 h passed"),
+        "observation": ({"source": "warehouse:sales", "kind": "watermark", "version": "118"}, "watermark 118"),
+        "effect": (
+            {"effect": "e", "name": "publish", "source": "wiki:8", "phase": "started"},
+            "publish on wiki:8 started",
+        ),
+        "cut": ({"upto": 2, "summary": {"role": "user", "content": "in short"}}, "entries 1 to 2 are summarised"),
+        "config": ({"config": {"name": "analyst", "model": "m-1"}, "action": "pinned"}, "pinned analyst m-1"),
+        "x.opaque": ({"a": [1]}, '{"a": [1]}'),
+    }
+    for kind, (body, _) in kinds.items():
+        session.append(body, kind=kind, format="segue")
+    session.append(b"\x00\xff torn", kind="x.line", format="raw")
+    out = cli("show", "latest").out
+    for _, told in kinds.values():
+        assert told in out
+    assert "7 B of raw bytes" in out
+
+
+def test_show_marks_what_was_taken_back_and_what_was_erased(cli, me):
+    session = turn(me.create())
+    session.append({"seqs": [4]}, kind="retract", format="segue", refs=("retract",))
+    session.hollow(1)
+    out = cli("show", "latest").out
+    assert re.search(r"^ +4 .*retracted$", out, re.MULTILINE)
+    assert re.search(r"^ +1 .*content erased$", out, re.MULTILINE)
+    assert "Why did sales fall?" not in out
+
+
+def test_show_picks_entries(cli, me):
+    session = turn(me.create())
+    session.append({"text": "n"}, kind="note", format="segue")
+
+    def seqs(*options):
+        return [line["seq"] for line in cli("show", "latest", "--json", *options).lines]
+
+    assert seqs() == [1, 2, 3, 4, 5]
+    assert seqs("--last", 2) == [4, 5]
+    assert seqs("--last", 0) == []
+    assert seqs("--kinds", "message", "--last", 2) == [3, 4]
+    assert seqs("--kinds", "note,cut") == [5]
+    assert seqs("--after", 1, "--upto", 3) == [2, 3]
+    assert seqs("--upto", 99) == [1, 2, 3, 4, 5]
+    assert cli("show", "latest", "--last", "-1").code == 2
+
+
+def test_show_raw_gives_the_exact_bytes(me):
+    session = me.create()
+    bodies = [b'{"role": "user",\n  "content": "\xe5\x8d\x8e 1.10"}', b'{"b":1,"a":[2.50]}']
+    session.append(bodies[0])
+    session.append(bodies[1], kind="x", format="y")
+    session.append(b"\x00\x1b\xff", kind="x", format="raw")
+    ran = subprocess.run([sys.executable, "-m", "segue", "show", "latest", "--raw"], capture_output=True, check=True)
+    assert ran.stdout == b"\n".join([*bodies, b"\x00\x1b\xff", b""])
+
+
+def test_an_entry_has_one_json_shape(cli, me):
+    session = turn(me.create())
+    session.append(b"\xff", kind="x", format="raw")
+    session.hollow(1)
+    lines = cli("show", "latest", "--json").lines
+    assert all(list(line) == list(ENTRY_FIELDS) for line in lines)
+    assert (lines[0]["hollow"], lines[0]["body"]) == (True, None)
+    assert lines[3]["usage"]["input"] == 3_000
+    assert (lines[4]["body"], lines[4]["body_base64"]) == (None, "/w==")
+
+
+# Which session
+
+
+def test_a_session_is_found_by_id_part_key_or_latest(cli, me):
+    session = me.create(key="ticket-1")
+    me.create(id="my-session")
+    for given in (session.id, f"id:{session.id}", session.id[:30], session.id[-8:], "key:ticket-1"):
+        assert cli("title", given, "t", "--json").lines[0]["id"] == session.id
+    assert cli("title", "latest", "t", "--json").lines[0]["id"] == "my-session"
+    assert cli("title", "my-s", "t").code == 0
+
+
+def test_a_part_that_fits_several_lists_them(cli, me):
+    ids = {me.create(id=f"same-{n}").id for n in range(3)}
+    ran = cli("show", "same")
+    assert ran.code == 2
+    assert all(id in ran.err for id in ids)
+    told = json.loads(cli("show", "same", "--json").err)
+    assert (told["error"], set(told["candidates"]), told["exit_code"]) == ("Ambiguous", ids, 2)
+
+
+def test_a_full_id_wins_over_a_part(cli, me):
+    me.create(id="abcd")
+    me.create(id="abcde")
+    assert cli("show", "abcd").code == 0
+
+
+@pytest.mark.parametrize("given", ["nosuchid", "key:nope", "id:abcd", "\x1b[31m", "x" * 300, "latest"])
+def test_what_is_not_there_is_no_such_session(cli, db, given):
+    ran = cli("show", given)
+    assert ran.code == 3
+    assert ran.err.startswith("segue: no ")
+    assert not STEERING.search(ran.err)
+    assert json.loads(cli("show", given, "--json").err)["error"] == "NotFound"
+
+
+def test_a_part_of_an_id_has_four_characters_or_more(cli, db):
+    assert cli("show", "abc").code == 2
+
+
+def test_another_owners_session_is_not_there(cli, db):
+    session = db.scope("acme", "lin").create(key="k")
+    for given in (session.id, session.id[-8:], "key:k", "latest"):
+        assert cli("show", given).code == 3
+        assert cli("rm", given, "--yes").code == 3
+    assert cli("show", session.id, "--tenant", "acme", "--user", "lin").code == 0
+
+
+# Store and owner
+
+
+def test_store_and_owner_come_from_options_or_the_environment(cli, tmp_path, monkeypatch):
+    with segue.open("sqlite:///other.db") as db:
+        db.scope("acme", "lin").create(title="theirs")
+    owner = ["--tenant", "acme", "--user", "lin"]
+    for store in ("sqlite:///other.db", "other.db", str(tmp_path / "other.db"), f"sqlite:///{tmp_path / 'other.db'}"):
+        assert "theirs" in cli("ls", "--store", store, *owner).out
+        assert "theirs" in cli("--store", store, *owner, "ls").out
+    for name, value in (("STORE", "other.db"), ("TENANT", "acme"), ("USER", "lin")):
+        monkeypatch.setenv(f"SEGUE_{name}", value)
+    assert "theirs" in cli("ls").out
+    assert "no sessions of acme/wu" in cli("ls", "--user", "wu").out
+
+
+@pytest.mark.parametrize("command", [c.name for c in COMMANDS])
+def test_no_command_makes_a_store(cli, tmp_path, command):
+    words = {"title": ["x", "y"], "ls": [], "resume": [], "sweep": [], "verify": [], "doctor": []}.get(
+        command, ["xxxx"]
+    )
+    ran = cli(command, *words, "--store", "missing.db")
+    assert ran.code == 5
+    assert "no store at missing.db" in ran.out + ran.err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_commands_that_only_read_leave_the_file_as_it_is(cli, tmp_path):
+    with segue.open("sqlite:///segue.db") as db:
+        turn(db.scope().create())
+    before = (tmp_path / "segue.db").read_bytes()
+    for words in (["ls"], ["show", "latest"], ["resume"], ["verify"], ["doctor"]):
+        assert cli(*words).code == 0
+    assert (tmp_path / "segue.db").read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("url", "code", "told"),
+    [
+        ("foo://x", 2, "names no store"),
+        ("sqlite://x", 2, "sqlite:///relative.db"),
+        ("jsonl:nowhere", 5, "no store at nowhere"),
+        ("sqlite:///nowhere/x.db", 5, "no store at nowhere/x.db"),
+    ],
+)
+def test_a_wrong_store_is_told_with_the_next_step(cli, url, code, told):
+    ran = cli("ls", "--store", url)
+    assert (ran.code, told in ran.err) == (code, True)
+    assert len(ran.err.splitlines()) == 1
+
+
+def test_files_that_are_no_store_are_told_and_left_alone(cli, tmp_path):
+    (tmp_path / "text.db").write_text("hello " * 1_000)
+    apsw.Connection(str(tmp_path / "other.db")).execute("CREATE TABLE t (a)")
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    assert cli("ls", "--store", "text.db").code == 1
+    assert cli("ls", "--store", "other.db").code == 2
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+def test_a_password_in_the_url_is_not_shown():
+    from segue.cli.address import shown
+
+    assert shown("postgresql://me:s3cret@host/db") == "postgresql://me:***@host/db"
+
+
+# Changing
+
+
+def test_every_change_is_made_and_printed(cli, me):
+    session = turn(me.create(title="A"))
+    for words, field, value in (
+        (["title", session.id, "B"], "title", "B"),
+        (["tag", session.id, "x", "y"], "tags", ["x", "y"]),
+        (["tag", session.id, "z", "--remove", "x"], "tags", ["y", "z"]),
+        (["pin", session.id], "pinned", True),
+        (["pin", session.id, "--off"], "pinned", False),
+        (["end", session.id], "status", "completed"),
+        (["reopen", session.id], "status", "idle"),
+        (["archive", session.id], "status", "archived"),
+        (["restore", session.id], "status", "idle"),
+    ):
+        (line,) = cli(*words, "--json").lines
+        assert list(line) == list(SESSION_FIELDS)
+        assert line[field] == value
+        assert cli("ls", "--json", "--all").lines[0] == line
+
+
+def test_fork_shares_the_beginning(cli, me):
+    parent = turn(me.create(title="A"))
+    (line,) = cli("fork", parent.id, "--at", 2, "--title", "B", "--json").lines
+    assert (line["entries"], line["title"], line["parent"]) == (
+        2,
+        "B",
+        {"session": parent.id, "seq": 2, "link": "fork"},
+    )
+    assert cli("fork", parent.id, "--at", 99).code == 2
+    assert parent.refresh().head == 4
+
+
+def test_several_sessions_change_or_none(cli, me):
+    first, second = me.create(), me.create()
+    assert cli("archive", first.id, "nosuchid").code == 3
+    assert first.refresh().status == "idle"
+    assert len(cli("archive", first.id, second.id, "--json").lines) == 2
+    assert first.refresh().status == "archived"
+
+
+def test_restore_takes_the_latest_archived_one(cli, me):
+    session = me.create()
+    session.archive()
+    me.create()
+    assert cli("restore", "latest", "--json").lines[0]["id"] == session.id
+    assert "nothing to restore" in cli("restore", session.id).out
+
+
+def test_what_is_refused_now_ends_with_four(cli, me):
+    session = me.create()
+    with session.run():
+        ran = cli("archive", session.id)
+        assert (ran.code, "is active" in ran.err) == (4, True)
+    session.archive()
+    ran = cli("reopen", session.id)
+    assert (ran.code, f"segue restore {session.id}" in ran.err) == (4, True)
+    assert cli("resume", session.id).code == 4
+
+
+def test_values_over_their_limit_end_with_two(cli, me):
+    session = me.create()
+    assert cli("title", session.id, "x" * 501).code == 2
+    assert cli("tag", session.id, "a\x00b").code == 2
+    assert session.refresh().title == ""
+
+
+def test_rm_erases_for_good(cli, me):
+    session = turn(me.create())
+    fork = session.fork(2)
+    (line,) = cli("rm", session.id, "--yes", "--json").lines
+    assert line == {"id": session.id, "erased": 2, "shared": 2}
+    assert cli("show", session.id).code == 3
+    assert len(fork.read()) == 2
+
+
+def test_rm_without_anybody_to_ask_needs_yes(cli, me):
+    session = me.create()
+    ran = cli("rm", session.id)
+    assert (ran.code, "--yes" in ran.err) == (2, True)
+    session.refresh()
+
+
+def test_rm_asks_and_takes_no_for_an_answer(cli, me, monkeypatch):
+    session = turn(me.create(title="precious"))
+    session.fork()
+    for answer, code in (("\n", 1), ("n\n", 1), ("", 1), ("y\n", 0)):
+        monkeypatch.setattr("sys.stdin", Terminal(answer))
+        ran = cli("rm", session.id)
+        assert ran.code == code
+        assert "precious  (4 entries, 1 session made from it)" in ran.err
+    assert cli("show", session.id).code == 3
+
+
+class Terminal:
+    """A person at a terminal who types one line."""
+
+    def __init__(self, line):
+        self.line = line
+
+    def isatty(self):
+        return True
+
+    def readline(self):
+        return self.line
+
+
+# Upkeep
+
+
+def test_sweep_says_what_it_would_do_and_does_it(cli, me):
+    due = me.create(idle=timedelta(days=1), title="due")
+    kept = me.create(idle=timedelta(days=1), pinned=True)
+    old = me.create()
+    old.archive()
+    age("segue.db", days=40)
+    dry = cli("sweep", "--dry-run", "--json").lines
+    assert {(line["action"], line["id"], line["dry_run"]) for line in dry} == {
+        ("archived", due.id, True),
+        ("erased", old.id, True),
+    }
+    assert due.refresh().status == "idle"
+    assert "1 session archived, 0 erased" in cli("sweep", "--purge-after", "60d").out
+    assert "0 sessions archived, 1 erased" in cli("sweep").out
+    assert (due.refresh().status, kept.refresh().status) == ("archived", "idle")
+    assert cli("sweep", "--purge-after", "soon").code == 2
+
+
+def age(path, *, days):
+    """Make everything in the file older."""
+    us = days * 86_400_000_000
+    con = apsw.Connection(path)
+    con.execute(
+        "UPDATE sessions SET created_us = created_us - ?1, active_us = active_us - ?1, due_us = due_us - ?1, "
+        "archived_us = archived_us - ?1 WHERE shelf = 2 OR due_us IS NOT NULL OR is_pinned",
+        (us,),
+    )
+    con.close()
+
+
+def damage(path, seq):
+    """Change the stored body of an entry behind the store's back."""
+    con = apsw.Connection(path)
+    con.execute("UPDATE entries SET digest = zeroblob(32) WHERE pos & 0xffffffff = ?", (seq,))
+    assert con.changes()
+    con.close()
+
+
+def test_verify_finds_nothing_where_nothing_is_wrong(cli, me):
+    turn(me.create())
+    ran = cli("verify")
+    assert (ran.code, "no damage" in ran.out) == (0, True)
+    assert cli("verify", "--quiet").out == ""
+
+
+def test_verify_finds_damage(cli, me):
+    session = turn(me.create())
+    damage("segue.db", 3)
+    ran = cli("verify", "--quiet")
+    assert (ran.code, "damage" in ran.out, session.id in ran.out) == (1, True, True)
+    found = [line for line in cli("verify", "--json").lines if line["level"] == "damage"]
+    assert (found[0]["session"], found[0]["seq"], found[0]["user"]) == (session.id, 3, "local")
+
+
+def test_show_shows_what_is_healthy_around_the_damage(cli, me):
+    turn(me.create())
+    damage("segue.db", 3)
+    ran = cli("show", "latest")
+    assert ran.code == 1
+    assert "Why did sales fall?" in ran.out
+    assert "damaged" in ran.out
+    assert "Volume fell by 9 %." in ran.out
+    lines = cli("show", "latest", "--json").lines
+    assert [line["seq"] for line in lines] == [1, 2, 3, 4]
+    assert list(lines[2]) == ["seq", "damage"]
+    assert "--raw" not in cli("show", "latest", "--raw").err
+
+
+def test_doctor_tells_versions_and_what_is_wrong(cli, me):
+    ran = cli("doctor")
+    assert (ran.code, "everything is as it should be" in ran.out) == (0, True)
+    assert segue.__version__ in ran.out
+    assert "apsw" in ran.out
+    Path("segue.db").chmod(0o644)
+    ran = cli("doctor")
+    assert (ran.code, bool(re.search("warn .*chmod 600 .*segue.db", ran.out))) == (1, True)
+    assert {line["level"] for line in cli("doctor", "--json").lines} == {"ok", "warn"}
+
+
+def test_resume_shows_the_briefing_and_writes_nothing(cli, me):
+    session = turn(me.create(title="A"))
+    ran = cli("resume", session.id)
+    assert (ran.code, "under a minute" in ran.out) == (0, True)
+    assert "不到一分钟" in cli("resume", "--language", "zh").out
+    (line,) = cli("resume", "--json", "--time-zone", "Asia/Shanghai").lines
+    assert (line["session"]["id"], line["briefing"]["zone"]) == (session.id, "Asia/Shanghai")
+    assert session.refresh().head == 4
+    assert cli("resume", "--language", "xx").code == 2
+    assert cli("resume", "--time-zone", "Nowhere/Land").code == 2
+
+
+# What everything has in common
+
+
+def test_hostile_content_steers_no_terminal(cli, me, monkeypatch):
+    session = me.create(title=HOSTILE, key="k")
+    session.append(
+        {"role": "user", "content": HOSTILE},
+        {
+            "role": "assistant",
+            "content": [
+                {"type": HOSTILE, "x": HOSTILE},
+                {"type": "tool_use", "id": HOSTILE, "name": HOSTILE, "input": {HOSTILE: HOSTILE}},
+            ],
+        },
+    )
+    session.append({"text": HOSTILE, "facts": {}}, kind="x\u202e", format="segue")
+    session.append({"source": HOSTILE, "kind": HOSTILE, "version": HOSTILE}, kind="observation", format="segue")
+    for colour in ("", "1"):
+        monkeypatch.setenv("FORCE_COLOR", colour)
+        for words in (["ls"], ["ls", "--json"], ["show", "key:k"],
+                      ["show", "key:k", "--full"], ["show", "key:k", "--json"],
+                      ["title", "key:k", HOSTILE], ["fork", "key:k"], ["tag", "key:k"]):  # fmt: skip
+            out = re.sub("\x1b\\[[0-9;]*m", "", cli(*words).out) if colour else cli(*words).out
+            assert not STEERING.search(out), words
+            assert "[bold red]x[/]" in out or "\\u202e" in out
+
+
+def test_every_command_prints_the_fields_it_documents(cli, me):
+    turn(me.create(key="k"))
+    damage("segue.db", 3)
+    words = {
+        "ls": [],
+        "resume": [],
+        "title": ["key:k", "t"],
+        "sweep": [],
+        "verify": [],
+        "doctor": [],
+        "rm": ["key:k", "--yes"],
+    }
+    for command in COMMANDS:
+        if command.name == "resume":
+            continue  # the damage; its fields are below
+        for line in cli(command.name, *words.get(command.name, ["key:k"]), "--json").lines:
+            assert set(line) <= set(command.json), command.name
+    with segue.open("sqlite:///fresh.db") as db:
+        db.scope().create()
+    (line,) = cli("resume", "--json", "--store", "fresh.db").lines
+    assert set(line) == set(next(c.json for c in COMMANDS if c.name == "resume"))
+
+
+def test_the_documentation_is_what_the_program_says():
+    path = Path(__file__).parents[1] / "docs" / "cli.md"
+    assert path.read_text() == document(), "run: python -m segue.cli.docs > docs/cli.md"
+
+
+def test_every_command_option_and_exit_code_is_documented(cli):
+    page = document()
+    for command in COMMANDS:
+        assert f"### segue {command.name}\n" in page
+        shown = cli(command.name, "--help").out
+        for option in re.findall(r"--[a-z-]+", shown.split("options of every command")[0]):
+            assert option in page or option == "--help"
+        assert command.summary.split()[0] in shown
+    for code, meaning in EXIT_CODES.items():
+        assert f"| {code} | {meaning} |" in page
+
+
+def test_the_examples_of_the_documentation_are_accepted(cli):
+    import shlex
+
+    from segue.cli.commands import parser
+
+    for command in COMMANDS:
+        words = shlex.split(command.example)
+        assert parser().parse_args(words[1:]).command is command
+
+
+def test_without_a_command_there_is_help(cli):
+    ran = cli()
+    assert (ran.code, "commands:" in ran.out) == (0, True)
+
+
+@pytest.mark.parametrize(
+    "words", [["nonsense"], ["ls", "--nonsense"], ["show"], ["ls", "--limit", "x"], ["ls", "--al"]]
+)
+def test_wrong_words_end_with_two(cli, words):
+    assert cli(*words).code == 2
+
+
+def test_errors_are_one_line_and_debug_shows_where(cli, db):
+    assert len(cli("show", "nosuchid").err.splitlines()) == 1
+    assert "Traceback" in cli("show", "nosuchid", "--debug").err
+
+
+def test_a_mistake_of_segue_is_told_as_one(cli, me, monkeypatch):
+    monkeypatch.setattr("segue.cli.address.Desk.find", lambda *_: 1 / 0)
+    ran = cli("show", "latest")
+    assert (ran.code, "ZeroDivisionError" in ran.err) == (70, True)
+    with pytest.raises(ZeroDivisionError):
+        cli("show", "latest", "--debug")
+
+
+def test_a_commit_of_unknown_outcome_ends_with_six(cli, me, monkeypatch):
+    me.create()
+
+    def fail(*_):
+        raise segue.OutcomeUnknown("the disk failed at the commit")
+
+    monkeypatch.setattr("segue.Session.rename", fail)
+    assert cli("title", "latest", "x").code == 6
+
+
+# As a process
+
+
+def process(*words, **options):
+    return subprocess.run(
+        [sys.executable, "-m", "segue", *words], capture_output=True, text=True, check=False, timeout=60, **options
+    )
+
+
+def test_it_runs_as_a_module_in_colour_and_without_rich_in_plain(me, tmp_path):
+    me.create(title="华东")
+    (tmp_path / "without").mkdir()
+    (tmp_path / "without" / "rich.py").write_text("raise ImportError('no rich here')\n")
+    colour = {**os.environ, "FORCE_COLOR": "1", "TERM": "xterm-256color"}
+    plain = process("ls")
+    assert plain.returncode == 0
+    assert process("ls", env={**colour, "PYTHONPATH": str(tmp_path / "without")}).stdout == plain.stdout
+    coloured = process("ls", env=colour).stdout
+    assert coloured != plain.stdout
+    assert re.sub("\x1b\\[[0-9;]*m", "", coloured) == plain.stdout
+
+
+def test_a_terminal_of_another_encoding_gets_escapes(me):
+    me.create(title="华东")
+    ran = process("ls", env={**os.environ, "PYTHONIOENCODING": "ascii"})
+    assert (ran.returncode, "\\u534e\\u4e1c" in ran.stdout) == (0, True)
+    ran = process("ls", "--json", env={**os.environ, "PYTHONIOENCODING": "ascii"})
+    assert json.loads(ran.stdout)["title"] == "华东"
+
+
+def test_a_reader_that_goes_away_is_no_error(me):
+    session = me.create()
+    for _ in range(5):
+        session.append(*({"role": "user", "content": "x" * 1_000} for _ in range(100)))
+    ran = subprocess.run(
+        f"{sys.executable} -m segue show latest --json | head -n 1",
+        shell=True,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert json.loads(ran.stdout)["seq"] == 1
+    assert ran.stderr == ""
+
+
+def test_importing_segue_brings_no_command_line():
+    code = "import sys, segue; sys.exit(any(m.startswith(('segue.cli', 'rich', 'argparse')) for m in sys.modules))"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
