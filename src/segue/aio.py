@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
+from itertools import islice
 from types import TracebackType
 from typing import Any, Self
 
@@ -40,7 +41,7 @@ async def _each(engine: Engine, items: Iterator[Any]) -> AsyncIterator[Any]:
     """An iterator that reads the store, taken a hundred items a hop."""
 
     def some() -> list[Any]:
-        return [item for item, _ in zip(items, range(100), strict=False)]
+        return list(islice(items, 100))
 
     while found := await engine.ahop(some):
         for item in found:
