@@ -9,6 +9,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
+
 import servers
 import worlds
 from segue import probes
