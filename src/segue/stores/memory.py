@@ -145,7 +145,7 @@ class MemoryStore:
         again = mine.get(op.id)
         if again is not None and (again.info.key, again.info.parent) == (op.key, op.parent):
             return again.shown(now)
-        if again is not None or (op.scope, op.id) in self._data.tombstones:
+        if self._is_taken(op.scope, op.id):
             raise Exists(f"the id {op.id!r} is taken; choose another", session=op.id if again else None)
         self._check_key(op.scope, op.key)
         base = op.parent.seq if source and op.parent else 0
@@ -159,7 +159,7 @@ class MemoryStore:
         create = op.create
         if create.parent is None:
             create = replace(create, parent=Parent(op.source, op.at))
-        if create.id in self._data.sessions.get(create.scope, {}):
+        if self._is_taken(create.scope, create.id):
             return self._create(create, None, now)  # the same fork again, or Exists
         source = self._session(create.scope, op.source)
         if not 0 <= op.at <= source.info.head:
@@ -416,6 +416,9 @@ class MemoryStore:
         if found is None:
             raise NotFound(session)
         return found
+
+    def _is_taken(self, scope: ScopeKey, session: str) -> bool:
+        return session in self._data.sessions.get(scope, {}) or (scope, session) in self._data.tombstones
 
     def _with_key(self, scope: ScopeKey, key: str) -> Session | None:
         mine = self._data.sessions.get(scope, {}).values()

@@ -15,7 +15,7 @@ except ImportError as error:
     raise MissingExtra("testing", error.name or "pytest") from error
 
 _AREAS = (
-    "append attributes case child content erasure forks handles history ids lease listing model names "
+    "append attributes case child content erasure forks handles histories ids lease linear listing model names "
     "processes queue races reading suite"
 )
 pytest.register_assert_rewrite(*(f"segue.testing.{area}" for area in _AREAS.split()))

@@ -189,7 +189,7 @@ class UpdateTests(StoreCase):
         self.shift(HOUR)
         assert self.update(session, title="new").active_at == before
 
-    def test_a_taken_key_is_refused_with_the_session_that_has_it(self) -> None:
+    def test_a_key_taken_by_another_session_is_refused_and_names_it(self) -> None:
         first, second = self.create(key="k"), self.create()
         assert self.refused(Update(self.me, second, {"key": "k", "title": "x"}), Exists).session == first
 

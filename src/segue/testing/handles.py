@@ -14,7 +14,7 @@ from segue.store import CAPABILITIES, Create, Filter, Store
 
 from .case import DAY, HOUR, MINUTE, SECOND, StoreCase, draft, drafts
 
-PATIENCE_SECONDS = 20.0
+PATIENCE_SECONDS = 60.0
 """How long a test waits for another thread or process before it fails. Nothing waits that long when all is well."""
 
 

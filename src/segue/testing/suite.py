@@ -8,6 +8,7 @@ from .content import ContentTests
 from .erasure import EraseTests, HollowTests, NothingLeftTests, SharedEraseTests
 from .forks import ForkTests
 from .handles import CapabilityTests, CheckTests, ClockTests, CloseTests
+from .histories import HistoryTests
 from .ids import IdTests, InheritedIdTests, RetryTests
 from .lease import DeadHolderTests, ExpiryTests, InterruptTests, LeaseTests, PauseTests, ReleaseTests, RenewTests
 from .listing import FilterTests, LifetimeTests, PageTests, ScopeListTests
@@ -60,6 +61,7 @@ class StoreSuite(
     CloseTests,
     RaceTests,
     ConcurrencyTests,
+    HistoryTests,
     ProcessTests,
     CrashTests,
 ):
