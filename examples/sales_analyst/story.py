@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 
 import segue
@@ -25,6 +26,9 @@ from .tools import Tools, orders_of
 from .warehouse import REGIONS, Warehouse
 
 TENANT, USER = "acme", "lin"
+LIFETIME = timedelta(days=400)
+"""After the last activity: next year's analysis of the same month can still look back at this one."""
+
 MARK = ".segue-demo"
 TARGETS = {7: (860, 690, 610, 360), 8: (900, 700, 600, 350)}
 """Month and the target of each region, in 10,000 yuan."""
@@ -99,7 +103,7 @@ def monday(place: Place, model: Model, screen: Screen) -> None:
 def _first_turn(
     place: Place, me: segue.Scope, tools: Tools, *, model: Model, screen: agent.Watcher, title: str, question: str
 ) -> segue.Session:
-    session = me.create(title=title, format=model.format, agent=agent.config(model, place.year))
+    session = me.create(title=title, format=model.format, agent=agent.config(model, place.year), idle=LIFETIME)
     with session.run() as run:
         agent.answer(session, run, question, model=model, tools=tools, year=place.year, watch=screen)
     session.refresh()
