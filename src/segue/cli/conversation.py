@@ -101,13 +101,14 @@ class Conversation:
             self._below(indent, spans)
 
     def _below(self, indent: int, spans: Sequence[Span]) -> None:
-        """One line of a body, wrapped, each part with the indentation and style of the first."""
-        cells = None if self._screen.width is None else max(20, self._screen.width - indent)
-        mark = spans[:-1]
-        word, style = spans[-1] if isinstance(spans[-1], tuple) else (spans[-1], "")
-        lead = sum(width(span if isinstance(span, str) else span[0]) for span in mark)
-        for n, row in enumerate(wrap(word, None if cells is None else cells - lead)):
-            self._screen.line(" " * indent, *(mark if n == 0 else [" " * lead]), (row, style))
+        """One line of a body, wrapped: a sign, a name, the words; rows after the first stand below the name."""
+        *mark, last = [(span, "") if isinstance(span, str) else span for span in spans]
+        sign, name = (mark + [("", "")] * 2)[:2]
+        cells = None if self._screen.width is None else max(20, self._screen.width - indent - width(sign[0]))
+        for n, row in enumerate(wrap(name[0] + last[0], cells)):
+            named = len(name[0]) if n == 0 and row.startswith(name[0]) else 0
+            lead = sign if n == 0 else " " * width(sign[0])
+            self._screen.line(" " * indent, lead, (row[:named], name[1]), (row[named:], last[1]))
 
     def _parts(self, value: Any) -> Iterator[Sequence[Span]]:
         for part in bodies.parts(value):
@@ -196,8 +197,7 @@ def _cut(body: dict[str, Any]) -> tuple[str, str]:
 
 def _observation(body: dict[str, Any]) -> tuple[str, str]:
     version = "" if body.get("version") is None else f" = {_str(body.get('kind'))} {body['version']}"
-    tool = f", by {body['tool']}" if isinstance(body.get("tool"), str) else ""
-    return f"read {body.get('source')}{version}{tool}", ""
+    return f"read {body.get('source')}{version}", ""
 
 
 def _effect(body: dict[str, Any]) -> tuple[str, str]:

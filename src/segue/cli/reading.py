@@ -107,7 +107,7 @@ def _row(info: SessionInfo, desk: Desk, *, full_ids: bool) -> _Row:
         info.status,
         f"{ago(info.active_at, desk.now)} {clock(info.active_at, desk.now)}",
         f"{info.head:,}",
-        short(info.usage.input + info.usage.output),
+        short(info.usage.input + info.usage.output) if any(info.usage) else "–",
     )
 
 
