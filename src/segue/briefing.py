@@ -11,6 +11,7 @@ import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta, tzinfo
+from itertools import islice
 from typing import Any, Literal, NamedTuple
 
 from . import phrases
@@ -343,16 +344,21 @@ def brief(
 
 
 def told_in(notes: Iterable[Entry], limit: int = 200) -> frozenset[str]:
-    """What the notes of a session have told already, by key; the newest ``limit`` of them, given newest first."""
+    """
+    What the notes of a session have told the model already, by key.
+
+    Args:
+        notes: Entries of kind note that the model still sees: neither retracted nor before the last
+            cut; newest first. What is not understood has told nothing.
+        limit: Most notes to look through.
+    """
     told: set[str] = set()
-    for looked, note in enumerate(notes):
-        if looked >= limit:
-            break
+    for note in islice(notes, limit):
         body = note.json() if note.kind == "note" and note.format != "raw" else None
         facts = body.get("facts") if isinstance(body, Mapping) else None
         for name in ("news", "told"):
             keys = facts.get(name) if isinstance(facts, Mapping) else None
-            told.update(key for key in keys or () if isinstance(key, str))
+            told.update(key for key in (keys if isinstance(keys, list) else ()) if isinstance(key, str))
     return frozenset(told)
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import re
 from collections.abc import Awaitable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime, timedelta
@@ -38,6 +39,8 @@ SCAN_MAX = 20_000
 
 Phase = Literal["started", "completed", "failed"]
 _EFFECT_ID_MAX_BYTES = NAME_MAX_BYTES - len("effect:")
+_SURROGATE = re.compile(r"[\ud800-\udfff]")
+_UNFIT = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
 _PHASES = frozenset({"started", "completed", "failed"})
 
 
@@ -207,6 +210,8 @@ class Observation:
             raise Invalid("version must be a Version or None; Version.of(value) makes one", where="version")
         if not isinstance(self.observed_at, datetime) or self.observed_at.tzinfo is None:
             raise Invalid("observed_at must be an aware datetime such as datetime.now(UTC)", where="observed_at")
+        if not 1900 <= self.observed_at.year <= 9000:  # so that every zone can show it
+            raise Invalid("observed_at must lie between the years 1900 and 9000", where="observed_at")
         object.__setattr__(self, "observed_at", self.observed_at.astimezone(UTC))
         if self.max_age is not None and not (isinstance(self.max_age, timedelta) and self.max_age >= timedelta()):
             raise Invalid("max_age must be a timedelta that is not negative", where="max_age")
@@ -571,9 +576,7 @@ def check_source(source: object) -> str:
     """
     if isinstance(source, str):
         size = len(source.encode("utf-8", "surrogatepass"))
-        if 1 <= size <= SOURCE_MAX_BYTES and not any(
-            ord(c) < 32 or ord(c) == 127 or 0xD800 <= ord(c) < 0xE000 for c in source
-        ):
+        if 1 <= size <= SOURCE_MAX_BYTES and not _UNFIT.search(source):
             return source
     raise Invalid(
         f"a source is named by 1 to {SOURCE_MAX_BYTES:,} bytes of text without control characters", where="source"
@@ -597,11 +600,11 @@ def from_iso(text: object) -> datetime:
     """The moment that ``iso`` wrote; ``Invalid`` for anything without a zone."""
     try:
         moment = datetime.fromisoformat(text)  # type: ignore[arg-type]
-    except (TypeError, ValueError):
-        moment = None
-    if moment is None or moment.tzinfo is None:
-        raise Invalid(f"not a time with a zone: {phrases.clean(text, 40)!r}", where="observed_at")
-    return moment.astimezone(UTC)
+        if moment.tzinfo is not None:
+            return moment.astimezone(UTC)
+    except (TypeError, ValueError, OverflowError):
+        pass
+    raise Invalid(f"not a time with a zone: {phrases.clean(text, 40)!r}", where="observed_at")
 
 
 def _version(body: Mapping[str, Any]) -> Version | None:
@@ -622,5 +625,5 @@ def _duration(seconds: object) -> timedelta:
 def _check_text(text: object, what: str) -> None:
     if text is None:
         return
-    if not isinstance(text, str) or len(text) > 500 or any(0xD800 <= ord(c) < 0xE000 for c in text):
+    if not isinstance(text, str) or len(text) > 500 or _SURROGATE.search(text):
         raise Invalid(f"{what} must be a str of at most 500 characters", where=what)

@@ -114,6 +114,8 @@ def clean(text: object, limit: int = 80) -> str:
     What is cut off is marked by an ellipsis.
     """
     raw = str(text)
+    if len(raw) <= limit and raw.isprintable() and "  " not in raw and raw == raw.strip():
+        return raw
     shown = "".join(" " if unicodedata.category(c) in _UNSHOWN else c for c in raw[: limit * 4])
     shown = " ".join(shown.split())
     if len(shown) <= limit and len(raw) <= limit * 4:
