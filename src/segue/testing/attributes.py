@@ -206,6 +206,26 @@ class UpdateTests(StoreCase):
         assert found is not None
         assert found.id == second
 
+    def test_an_update_of_a_sweep_is_done_while_the_session_is_due(self) -> None:
+        session = self.create(idle_us=HOUR)
+        self.shift(2 * HOUR)
+        info = self.do(Update(self.me, session, {"state": "archived"}, if_due_us=self.a.now_us()))
+        assert isinstance(info, SessionInfo)
+        assert info.state == "archived"
+
+    def test_an_update_of_a_sweep_is_refused_when_the_session_was_used_meanwhile(self) -> None:
+        session = self.create(idle_us=HOUR)
+        self.shift(2 * HOUR)
+        sweep = Update(self.me, session, {"state": "archived"}, if_due_us=self.a.now_us())
+        self.append(session, draft())
+        self.refused(sweep, VersionMoved)
+
+    def test_an_update_of_a_sweep_is_refused_when_the_session_is_pinned_or_has_no_end(self) -> None:
+        pinned, endless = self.create(idle_us=HOUR, is_pinned=True), self.create()
+        self.shift(2 * HOUR)
+        for session in (pinned, endless):
+            self.refused(Update(self.me, session, {"state": "archived"}, if_due_us=self.a.now_us()), VersionMoved)
+
     def test_all_updatable_attributes_are_known_to_the_suite(self) -> None:
         known = {
             "key",

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from segue.errors import Exists, Invalid, NotFound
+from segue.errors import Exists, Invalid, NotFound, VersionMoved
 from segue.model import Parent
 from segue.store import Append, Create, Erase, Erased, Fork, Hollow, Op, Release, Renew, Take, Update
 
@@ -102,6 +102,23 @@ class EraseTests(StoreCase):
 
     def test_an_unknown_session_is_not_erased(self) -> None:
         self.refused(Erase(self.me, "unknown"), NotFound)
+
+    def test_an_erase_that_expects_the_version_is_done(self) -> None:
+        session = self.create(*drafts(3))
+        assert self.do(Erase(self.me, session, self.info(session).version)) == Erased(3, 0)
+
+    def test_an_erase_of_a_session_that_was_restored_meanwhile_is_refused(self) -> None:
+        session = self.create(*drafts(3))
+        self.archive(session)
+        seen = self.info(session).version
+        self.update(session, state="active")
+        refusal = self.refused(Erase(self.me, session, seen), VersionMoved)
+        assert (refusal.expected, refusal.actual) == (seen, seen + 1)
+
+    def test_a_second_erase_is_done_already_whatever_it_expects(self) -> None:
+        session = self.create(*drafts(3))
+        self.erase(session)
+        assert self.do(Erase(self.me, session, 77)) == Erased(0, 0)
 
     def test_every_operation_on_an_erased_session_finds_nothing(self) -> None:
         session = self.create(*drafts(2))

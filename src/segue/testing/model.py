@@ -225,9 +225,7 @@ class StoreMachine(RuleBasedStateMachine):
     @rule(pick=PICKS, changes=CHANGES, off=st.sampled_from([None, None, 0, 1]))
     def update(self, pick: int, changes: dict[str, Any], off: int | None) -> None:
         session = self.named(pick)
-        info = self.model_info(session)
-        expect = None if off is None else (info.version if info else 1) + off
-        self.both(Update(self.scope, session, changes, expect))
+        self.both(Update(self.scope, session, changes, self.version(session, off)))
 
     @rule(pick=PICKS, state=st.sampled_from(["active", "completed", "archived"]))
     def change_state(self, pick: int, state: str) -> None:
@@ -239,10 +237,17 @@ class StoreMachine(RuleBasedStateMachine):
         session = self.named(pick)
         self.both(Hollow(self.scope, session, seqs))
 
-    @rule(pick=PICKS, is_sure=st.booleans())
-    def erase(self, pick: int, is_sure: bool) -> None:  # noqa: FBT001 - hypothesis fills it
+    @rule(pick=PICKS, off=st.sampled_from([None, 0, 1]), is_sure=st.booleans())
+    def erase(self, pick: int, off: int | None, is_sure: bool) -> None:  # noqa: FBT001 - hypothesis fills it
         if is_sure:  # seldom, so that there is something to work on
-            self.both(Erase(self.scope, self.named(pick)))
+            session = self.named(pick)
+            self.both(Erase(self.scope, session, self.version(session, off)))
+
+    @rule(pick=PICKS, after=st.integers(-2, 4))
+    def sweep(self, pick: int, after: int) -> None:
+        session = self.named(pick)
+        title = {"title": "swept"}
+        self.all_of_each(lambda store: [Update(self.scope, session, title, if_due_us=store.now_us() + after * STEP_US)])
 
     @rule(picks=st.lists(PICKS, min_size=2, max_size=3), batches=st.lists(BATCHES, min_size=3, max_size=3))
     def commit_several(self, picks: list[int], batches: list[tuple[Draft, ...]]) -> None:
@@ -317,7 +322,12 @@ class StoreMachine(RuleBasedStateMachine):
 
     def all_of(self, ops: Sequence[Op]) -> list[Result | NotDone]:
         """The model's answers to the operations of one commit; the store's must be the same."""
-        theirs, ours = self.case.a.commit(ops), self.model.commit(ops)
+        return self.all_of_each(lambda _: ops)
+
+    def all_of_each(self, ops_of: Callable[[Store], Sequence[Op]]) -> list[Result | NotDone]:
+        """The same, of operations that name a time by the clock of their store."""
+        ops = ops_of(self.case.a)
+        theirs, ours = self.case.a.commit(ops), self.model.commit(ops_of(self.model))
         for op, their, our in zip(ops, theirs, ours, strict=True):
             assert comparable(their, self.born[0]) == comparable(our, self.born[1]), (
                 f"{op} gave {their}, expected {our}"
@@ -375,6 +385,11 @@ class StoreMachine(RuleBasedStateMachine):
         """The session in the model, or None."""
         found = _attempt(lambda store: store.get(self.scope, session), self.model)
         return found if isinstance(found, SessionInfo) else None
+
+    def version(self, session: str, off: int | None) -> int | None:
+        """The session's version in the model, or so many higher; None for None."""
+        info = self.model_info(session)
+        return None if off is None else (info.version if info else 1) + off
 
     def head(self, session: str) -> int:
         """The session's head in the model."""
