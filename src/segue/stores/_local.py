@@ -10,34 +10,11 @@ _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _MOUNTS = Path("/proc/self/mountinfo")
 
 # Locks or shared memory do not hold between machines there.
-_NETWORK = frozenset(
-    [
-        "9p",
-        "afs",
-        "beegfs",
-        "ceph",
-        "cifs",
-        "coda",
-        "fuse.ceph-fuse",
-        "fuse.glusterfs",
-        "fuse.juicefs",
-        "fuse.rclone",
-        "fuse.s3fs",
-        "fuse.sshfs",
-        "gfs2",
-        "glusterfs",
-        "gpfs",
-        "lustre",
-        "ncpfs",
-        "nfs",
-        "nfs4",
-        "ocfs2",
-        "orangefs",
-        "smb2",
-        "smb3",
-        "smbfs",
-    ]
-)
+_NETWORK = frozenset({
+    "9p", "afs", "beegfs", "ceph", "cifs", "coda", "fuse.ceph-fuse", "fuse.glusterfs", "fuse.juicefs", "fuse.rclone",
+    "fuse.s3fs", "fuse.sshfs", "gfs2", "glusterfs", "gpfs", "lustre", "ncpfs", "nfs", "nfs4", "ocfs2", "orangefs",
+    "smb2", "smb3", "smbfs",
+})  # fmt: skip
 
 PRIVATE = 0o600
 """Mode of every file that holds content."""

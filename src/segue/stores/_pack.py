@@ -16,7 +16,7 @@ from segue.errors import Corrupt
 PLAIN = 0
 ZSTD = 1
 
-PACK_MIN_BYTES = 512
+PACK_MIN_BYTES = 1_024
 """Bodies below this are stored plain: what compression would save is not worth its time."""
 
 _LEVEL = 1

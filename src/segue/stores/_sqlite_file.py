@@ -15,10 +15,11 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TypeVar
 
 import apsw
 
-from segue.errors import Closed, Corrupt, DiskFull, Invalid, Locked, ReadOnly, SegueError, TooNew, Unavailable
+from segue.errors import Closed, Corrupt, DiskFull, Invalid, Locked, NotDone, ReadOnly, SegueError, TooNew, Unavailable
 
 from ._local import create_private, network_file_system
 from ._sqlite_migrate import APPLICATION, FORMAT, migrate
@@ -48,20 +49,28 @@ _SETTINGS = f"""
     PRAGMA journal_size_limit = {LOG_MAX_BYTES};
 """
 
+T = TypeVar("T")
+
 _Error = tuple[type[apsw.Error], type[SegueError], str]
+
+_HELD = "another program holds it too long; end that program, or call again"
+_NO_DATABASE = (
+    "it is no SQLite database, or its beginning is damaged; nothing was changed. "
+    "Choose another path, or restore a backup"
+)
+_DAMAGED = "it is damaged; what is healthy stays readable. Run segue verify, then restore a backup"
 
 # What SQLite's errors mean for the caller, the most special first.
 _ERRORS: tuple[_Error, ...] = (
-    (apsw.BusyError, Locked, "another program holds it too long; end that program, or call again"),
-    (apsw.LockedError, Locked, "another program holds it too long; end that program, or call again"),
-    (apsw.ProtocolError, Locked, "another program holds it too long; end that program, or call again"),
+    (apsw.BusyError, Locked, _HELD),
+    (apsw.LockedError, Locked, _HELD),
+    (apsw.ProtocolError, Locked, _HELD),
     (apsw.ReadOnlyError, ReadOnly, "it, its folder or its disk takes no writes; make them writable"),
     (apsw.PermissionsError, ReadOnly, "this user may not use it; change its owner or mode"),
     (apsw.FullError, DiskFull, "no space is left on its disk; free some and call again"),
-    (apsw.NotADBError, Corrupt, "it is no SQLite database, or its beginning is damaged; nothing was changed. "
-     "Choose another path, or restore a backup"),
-    (apsw.CorruptError, Corrupt, "it is damaged; what is healthy stays readable. Run segue verify, then restore a backup"),
-    (apsw.FormatError, Corrupt, "it is damaged; what is healthy stays readable. Run segue verify, then restore a backup"),
+    (apsw.NotADBError, Corrupt, _NO_DATABASE),
+    (apsw.CorruptError, Corrupt, _DAMAGED),
+    (apsw.FormatError, Corrupt, _DAMAGED),
     (apsw.ConstraintError, Corrupt, "its tables contradict each other. Run segue verify to see all damage"),
     (apsw.CantOpenError, Unavailable, "it cannot be opened; see that its folder exists and is writable"),
     (apsw.NoMemError, Unavailable, "there is not enough memory; free some and call again"),
@@ -252,6 +261,8 @@ class File:
         # Only close() empties the log and removes it, never the end of an object somewhere.
         con.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
         con.config(apsw.SQLITE_DBCONFIG_DEFENSIVE, 1)
+        # Without this SQLite plans many statements anew with every new value, which costs more than running them.
+        con.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
         con.execute(_SETTINGS)
         con.wal_autocheckpoint(0)
         if check and con.pragma("application_id") != APPLICATION:
@@ -261,25 +272,25 @@ class File:
 
     # Readings.
 
-    @contextmanager
-    def reading(self) -> Iterator[apsw.Connection]:
-        """A connection within a read transaction: everything is seen as of one moment."""
+    def read(self, step: Callable[[apsw.Connection], T]) -> T:
+        """Do one reading, on a connection within a read transaction: everything is seen as of one moment."""
         con = self._borrow()
+        keep = False
         try:
-            with explained(self.path):
-                con.execute("BEGIN")
-                try:
-                    yield con
-                finally:
-                    con.execute("ROLLBACK")
-        except SegueError as error:
-            self._give_back(con, keep=not isinstance(error, Unavailable))
+            con.execute("BEGIN")
+            try:
+                found = step(con)
+            finally:
+                con.execute("ROLLBACK")
+            keep = True
+        except apsw.Error as error:
+            raise explain(error, self.path) from error
+        except NotDone:
+            keep = True
             raise
-        except BaseException:
-            self._give_back(con, keep=False)
-            raise
-        else:
-            self._give_back(con, keep=True)
+        finally:
+            self._give_back(con, keep=keep)
+        return found
 
     def _borrow(self) -> apsw.Connection:
         with self._readers:

@@ -14,7 +14,8 @@ from segue.errors import Invalid
 from segue.model import ScopeKey
 from segue.store import LIST_MAX, Filter, Page
 
-from ._sqlite_rows import INFO_COLUMNS, LISTED, SHELVED, UNLISTED, Moment, info_of
+from ._sqlite_read import View
+from ._sqlite_rows import INFO_COLUMNS, LISTED, SHELVED, UNLISTED, info_of
 
 FEW = 1_000
 """Up to so many sessions with a tag, they are looked up and sorted; of more, the list is searched for them."""
@@ -62,20 +63,13 @@ _DUE = Order("due", "(s.due_us, s.id) > (:us, :id)", _SOONEST_FIRST)
 _ARCHIVED = Order("archived", "(s.archived_us, s.id) > (:us, :id)", _OLDEST_FIRST)
 
 
-def page(
-    con: apsw.Connection,
-    scope: ScopeKey,
-    scope_no: int | None,
-    moment: Moment,
-    *,
-    filter: Filter,
-    cursor: str | None,
-    limit: int,
-) -> Page:
+def page(view: View, scope: ScopeKey, *, filter: Filter, cursor: str | None, limit: int) -> Page:
     """One page of a scope's sessions, read within one read transaction."""
     order = _DUE if filter.due_us is not None else _ARCHIVED if filter.archived_us is not None else _ACTIVE
     place = None if cursor is None else _read_cursor(cursor, scope, order)
     limit = max(1, min(limit, LIST_MAX))
+    con, moment = view.con, view.moment
+    scope_no = view.names.scope_no(con, scope)
     if scope_no is None:
         return Page((), None)
     values: dict[str, Any] = {
@@ -203,7 +197,7 @@ def _read_cursor(cursor: str, scope: ScopeKey, order: Order) -> tuple[int, str]:
         packed = base64.b64decode(cursor.encode(), altchars=b"-_", validate=True)
         check, text = packed[:_CHECK_BYTES], packed[_CHECK_BYTES:]
         if check != _check(text, scope):
-            raise ValueError("changed, or of another scope")
+            raise ValueError("changed, or of another scope")  # noqa: TRY301 - one answer to all that is wrong
         name, us, session = json.loads(text)
     except (ValueError, TypeError, AttributeError) as error:
         raise Invalid("this is no cursor of this list; begin again without one", where="cursor") from error

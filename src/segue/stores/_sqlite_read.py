@@ -11,7 +11,7 @@ from segue.errors import NotFound
 from segue.model import Entry, Hit, ScopeKey, SessionInfo
 from segue.store import READ_MAX
 
-from ._sqlite_rows import ENTRY_COLUMNS, INFO, SEQ_BITS, SEQ_MASK, Moment, damaged, entry_of, info_of
+from ._sqlite_rows import ENTRY_COLUMNS, INFO, SEQ_BITS, SEQ_MASK, Moment, damaged, entries_of, info_of
 from ._sqlite_write import ANCESTORS, Names, Part
 
 # All SQL is put together from these constants; values are always bound.
@@ -56,8 +56,8 @@ class View:
 
     def __init__(self, con: apsw.Connection, names: Names, moment: Moment) -> None:
         self.con = con
-        self._names = names
-        self._moment = moment
+        self.names = names
+        self.moment = moment
 
     def get(self, scope: ScopeKey, session: str) -> SessionInfo:
         found = self._info(scope, "WHERE s.scope_no = :scope AND s.id = :name AND s.state < 3", session)
@@ -69,17 +69,17 @@ class View:
         return self._info(scope, "WHERE s.scope_no = :scope AND s.key = :name", key)
 
     def _info(self, scope: ScopeKey, where: str, name: str) -> SessionInfo | None:
-        no = self._names.scope_no(self.con, scope)
+        no = self.names.scope_no(self.con, scope)
         if no is None:
             return None
-        moment = self._moment
+        moment = self.moment
         values = {"boot": moment.boot, "tick": moment.tick, "scope": no, "name": name}
         row = self.con.execute(INFO + where, values).fetchone()
         return None if row is None else info_of(row, scope, moment)
 
     def parts(self, scope: ScopeKey, session: str) -> list[Part]:
         """Where the session's history lies, newest part first."""
-        scope_no = self._names.scope_no(self.con, scope)
+        scope_no = self.names.scope_no(self.con, scope)
         sql = "SELECT no, base, head, origin_no FROM sessions WHERE scope_no = ? AND id = ? AND state < 3"
         found: Any = scope_no and self.con.execute(sql, (scope_no, session)).fetchone()
         if not found:
@@ -144,10 +144,10 @@ class View:
         raise damaged(session, expected, "it is missing")
 
     def _entries(self, rows: list[tuple[Any, ...]], session: str) -> list[Entry]:
-        labels = self._names.labels
+        labels = self.names.labels
         if any(row[2] not in labels for row in rows):
-            self._names.read_labels(self.con)
-        return [entry_of(row, labels, session) for row in rows]
+            self.names.read_labels(self.con)
+        return entries_of(rows, labels, session)
 
     # Entries by ref.
 
@@ -167,7 +167,7 @@ class View:
 
     def by_ref(self, scope: ScopeKey, ref: str, range: Range, since_us: int | None) -> list[Hit]:
         """Hits of all sessions of the scope, by time."""
-        no = self._names.scope_no(self.con, scope)
+        no = self.names.scope_no(self.con, scope)
         if no is None:
             return []
         sql = _BY_TIME_REVERSE if range.reverse else _BY_TIME
@@ -183,10 +183,10 @@ class View:
         for session, _no, seq, pos, *_rest in rows:
             if pos is None:
                 raise damaged(session, seq, "it is missing, though a ref leads to it")
-        labels = self._names.labels
+        labels = self.names.labels
         if any(row[5] not in labels for row in rows):
-            self._names.read_labels(self.con)
-        return [Hit(row[0], entry_of(row[3:], labels, row[0])) for row in rows]
+            self.names.read_labels(self.con)
+        return [Hit(row[0], entries_of([row[3:]], labels, row[0])[0]) for row in rows]
 
     # Scopes.
 

@@ -28,6 +28,8 @@ Label = tuple[str, str, str]
 """Kind, format and origin of an entry."""
 
 _seal_bytes = msgspec.msgpack.Encoder().encode
+_sha256 = hashlib.sha256
+_new_tuple: Any = tuple.__new__  # an Entry's own __new__ takes longer than all else in the loop
 
 
 class Row(NamedTuple):
@@ -71,7 +73,8 @@ INFO = f"SELECT {INFO_COLUMNS} FROM sessions s JOIN profiles p ON p.session_no =
 ENTRY_COLUMNS = "pos, id, label, created_us, occurred_us, run, refs, usage, seal, digest, codec, body"
 
 ENTRY_INSERT = """
-    INSERT INTO entries (pos, session_no, id, label, created_us, occurred_us, run, refs, usage, seal, digest, codec, body)
+    INSERT INTO entries
+        (pos, session_no, id, label, created_us, occurred_us, run, refs, usage, seal, digest, codec, body)
     VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (session_no, id) DO NOTHING
 """
 
@@ -105,12 +108,12 @@ def expand(stored: bytes | str) -> str:
     return stored if isinstance(stored, str) else stored.hex()
 
 
-def usage_text(usage: Usage | None) -> str | None:
-    return None if usage is None else "%d,%d,%d,%d,%d,%d" % usage
+def usage_text(usage: Iterable[int]) -> str:
+    return ",".join(map(str, usage))
 
 
-def usage_of(text: str | None) -> Usage | None:
-    return None if text is None else Usage(*map(int, text.split(",")))
+def usage_of(text: str) -> Usage:
+    return Usage(*map(int, text.split(",")))
 
 
 def due_us(row: Row) -> int | None:
@@ -170,7 +173,7 @@ def info_of(row: tuple[Any, ...], scope: ScopeKey, moment: Moment) -> SessionInf
             created_at=from_us(created_us),
             active_at=from_us(active_us),
             archived_at=_time(archived_us),
-            usage=usage_of(usage) or Usage(),
+            usage=Usage() if usage is None else usage_of(usage),
             parent=None if parent_id is None else Parent(parent_id, parent_seq, parent_link),
             lease=lease,
             waiting=waiting,
@@ -187,7 +190,7 @@ def _time(us: int | None) -> datetime | None:
     return None if us is None else from_us(us)
 
 
-def seal(
+def seal(  # noqa: PLR0917 - the columns in their order, and this runs for every entry
     pos: int,
     id: bytes | str,
     label: Label,
@@ -218,39 +221,45 @@ def entry_values(draft: Draft, *, pos: int, label: int, created_us: int, run: by
     )  # fmt: skip
 
 
-def entry_of(row: tuple[Any, ...], labels: Mapping[int, Label], session: str) -> Entry:
+def entries_of(rows: Iterable[tuple[Any, ...]], labels: Mapping[int, Label], session: str) -> list[Entry]:
     """
-    An entry, as ``ENTRY_COLUMNS`` selects it, proved against its checksum and its digest.
+    Entries, as ``ENTRY_COLUMNS`` selects them, each proved against its checksum and its digest.
 
     Raises:
         Corrupt: They do not match.
     """
-    pos, id, label_no, created_us, occurred_us, run, refs, usage, checksum, digest, code, body = row
-    label = labels.get(label_no)
-    if label is None or checksum != seal(pos, id, label, created_us, occurred_us, run, refs, usage, digest):
-        raise damaged(session, pos & SEQ_MASK, "its row does not match its checksum")
-    if body is not None:
-        if code:
-            try:
-                body = unpack(code, body)
-            except Corrupt as error:
-                raise damaged(session, pos & SEQ_MASK, str(error)) from error
-        if hashlib.sha256(body).digest() != digest:
-            raise damaged(session, pos & SEQ_MASK, "the stored body does not match its digest")
-    return Entry(
-        pos & SEQ_MASK,
-        id if id.__class__ is str else id.hex(),
-        label[0],
-        label[1],
-        label[2],
-        body,
-        digest,
-        tuple(refs.split("\n")) if refs else (),
-        None if run is None else run if run.__class__ is str else run.hex(),
-        created_us,
-        occurred_us,
-        usage_of(usage),
-    )
+    found: list[Entry] = []
+    for pos, id, label_no, created_us, occurred_us, run, refs, usage, checksum, digest, code, stored in rows:
+        label = labels.get(label_no)
+        if label is None or checksum != seal(pos, id, label, created_us, occurred_us, run, refs, usage, digest):
+            raise damaged(session, pos & SEQ_MASK, "its row does not match its checksum")
+        body = stored
+        if body is not None:
+            if code:
+                body = _unpacked(code, stored, session, pos)
+            if _sha256(body).digest() != digest:
+                raise damaged(session, pos & SEQ_MASK, "the stored body does not match its digest")
+        values = (
+            pos & SEQ_MASK,
+            id if id.__class__ is str else id.hex(),
+            *label,
+            body,
+            digest,
+            tuple(refs.split("\n")) if refs else (),
+            None if run is None else run if run.__class__ is str else run.hex(),
+            created_us,
+            occurred_us,
+            None if usage is None else usage_of(usage),
+        )
+        found.append(_new_tuple(Entry, values))
+    return found
+
+
+def _unpacked(code: int, stored: bytes, session: str, pos: int) -> bytes:
+    try:
+        return unpack(code, stored)
+    except Corrupt as error:
+        raise damaged(session, pos & SEQ_MASK, str(error)) from error
 
 
 def damaged(session: str, seq: int, what: str) -> Corrupt:

@@ -19,7 +19,7 @@ from segue.errors import (
     NotFound,
     VersionMoved,
 )
-from segue.model import Draft, Parent, ScopeKey, SessionInfo
+from segue.model import Draft, Parent, ScopeKey, SessionInfo, Usage
 from segue.store import Append, Appended, Create, Fork, Update
 
 from ._sqlite_rows import (
@@ -42,7 +42,6 @@ from ._sqlite_rows import (
     shelf_of,
     squeeze,
     tags_text,
-    usage_of,
     usage_text,
 )
 
@@ -319,10 +318,14 @@ class Work:
         scope_no = self.scope_no(op.scope) or 0
         entries = op.entries
         # Nearly always everything is new and may be added: then the unique index is the only look-up of ids.
-        if row.origin_no is None and entries and self._refusal(row, op, entries) is None:
-            if self._try_add(row, scope_no, entries, op.run):
-                head = row.head + len(entries)
-                return Appended(head, tuple(range(row.head + 1, head + 1)), len(entries))
+        if (
+            row.origin_no is None
+            and entries
+            and self._refusal(row, op, entries) is None
+            and self._try_add(row, scope_no, entries, op.run)
+        ):
+            head = row.head + len(entries)
+            return Appended(head, tuple(range(row.head + 1, head + 1)), len(entries))
         new, seqs = self.sift(row, entries)
         if not new:
             return Appended(row.head, seqs, 0)
@@ -436,13 +439,13 @@ class Work:
         return no
 
     def _advance(self, row: Row, new: Sequence[Draft]) -> None:
-        used = [draft.usage for draft in new if draft.usage is not None]
-        total = usage_of(row.usage)
-        for usage in used:
-            total = usage if total is None else total + usage
+        usage = row.usage
+        for draft in new:
+            if draft.usage is not None:
+                usage = _add_usage(usage, draft.usage)
         self.con.execute(
             "UPDATE sessions SET head = ?, active_us = ?, usage = ? WHERE no = ?",
-            (row.head + len(new), self.moment.now, usage_text(total) if used else row.usage, row.no),
+            (row.head + len(new), self.moment.now, usage, row.no),
         )
         if row.idle_us is not None:
             ends = due_us(row._replace(active_us=self.moment.now))
@@ -458,6 +461,11 @@ class Work:
 
 def _earlier(one: int | None, other: int | None) -> int | None:
     return min((end for end in (one, other) if end is not None), default=None)
+
+
+def _add_usage(total: str | None, usage: Usage) -> str:
+    before = (0,) * len(usage) if total is None else map(int, total.split(","))
+    return usage_text([one + more for one, more in zip(before, usage, strict=True)])
 
 
 def _link(parent: Parent | None) -> tuple[str | None, int | None, str | None]:

@@ -15,7 +15,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import apsw
 
@@ -48,6 +48,8 @@ from ._sqlite_page import page
 from ._sqlite_read import Range, View, clip
 from ._sqlite_rows import Moment
 from ._sqlite_write import Names, Work
+
+T = TypeVar("T")
 
 BUSY_TIMEOUT = timedelta(seconds=5)
 """How long a commit waits for another process's, before it is ``Locked``."""
@@ -246,19 +248,15 @@ class SQLiteStore:
 
     def get(self, scope: ScopeKey, session: str) -> SessionInfo:
         """The session's row, or ``NotFound``."""
-        with self._file.reading() as con:
-            return self._view(con).get(scope, session)
+        return self._read(lambda view: view.get(scope, session))
 
     def find(self, scope: ScopeKey, key: str) -> SessionInfo | None:
         """The session with the caller's own key, or None."""
-        with self._file.reading() as con:
-            return self._view(con).find(scope, key)
+        return self._read(lambda view: view.find(scope, key))
 
     def page(self, scope: ScopeKey, filter: Filter, cursor: str | None, limit: int) -> Page:
         """One page of the scope's sessions. See ``segue.store.Store.page``."""
-        with self._file.reading() as con:
-            scope_no = self._names.scope_no(con, scope)
-            return page(con, scope, scope_no, self._moment(), filter=filter, cursor=cursor, limit=limit)
+        return self._read(lambda view: page(view, scope, filter=filter, cursor=cursor, limit=limit))
 
     def read(
         self,
@@ -272,8 +270,8 @@ class SQLiteStore:
         limit: int = READ_MAX,
     ) -> list[Entry]:
         """Entries with after < seq <= upto. See ``segue.store.Store.read``."""
-        with self._file.reading() as con:
-            return self._view(con).read(scope, session, Range(after, upto, reverse, clip(limit)), kinds)
+        range = Range(after, upto, reverse, clip(limit))
+        return self._read(lambda view: view.read(scope, session, range, kinds))
 
     def by_ref(
         self,
@@ -289,19 +287,16 @@ class SQLiteStore:
     ) -> list[Hit]:
         """Entries that carry the ref. See ``segue.store.Store.by_ref``."""
         range = Range(after, upto, reverse, clip(limit))
-        with self._file.reading() as con:
-            view = self._view(con)
-            if session is None:
-                return view.by_ref(scope, ref, range, since_us)
-            return view.by_ref_of(scope, ref, session, range, since_us)
+        if session is None:
+            return self._read(lambda view: view.by_ref(scope, ref, range, since_us))
+        return self._read(lambda view: view.by_ref_of(scope, ref, session, range, since_us))
 
     def scopes(self, after: ScopeKey | None, limit: int) -> list[ScopeKey]:
         """Scopes that have sessions, in byte order."""
-        with self._file.reading() as con:
-            return self._view(con).scopes(after, limit)
+        return self._read(lambda view: view.scopes(after, limit))
 
-    def _view(self, con: apsw.Connection) -> View:
-        return View(con, self._names, self._moment())
+    def _read(self, step: Callable[[View], T]) -> T:
+        return self._file.read(lambda con: step(View(con, self._names, self._moment())))
 
     # The handle.
 
