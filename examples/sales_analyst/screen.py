@@ -70,7 +70,7 @@ class Screen:
             (what, "bold"),
             ("  " + chinese, "dim"),
         )
-        self.line("  ", ("─" * (self.width - 4), "dim"))
+        self.line()
 
     def text(self, text: str) -> None:
         """A remark of the narrator."""
@@ -98,7 +98,6 @@ class Screen:
     # The agent's loop
 
     def asked(self, question: str) -> None:
-        self.line()
         self.block(question, mark=("林  ", "bold green"))
 
     def thought(self, reply: Reply) -> None:

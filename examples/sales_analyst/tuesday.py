@@ -97,6 +97,7 @@ def resume(desk: Desk, session: segue.Session) -> segue.Session:
     screen.quote(str(replace(briefing, language="en")), style="cyan")
     with back.run() as run:
         _show_note(desk, session)
+        screen.line()
         desk.answer(session, run, "接着昨天那个，把 SKU 维度也拆一下。")
     desk.facts.add(
         tuesday_pid=os.getpid(),
@@ -166,6 +167,7 @@ def publish(desk: Desk, session: segue.Session) -> None:
         f"While they talk, {done.rows} more returns are booked: 华东 8 月 {done.before:,.1f} → {done.after:,.1f} 万元. "
         "Neither Lin nor the model knows."
     )
+    screen.line()
     with session.run() as run:
         desk.answer(session, run, "很好，把结论发布成报告。")
     effects = [entry.json() for entry in session.read(kinds=("effect",))]
