@@ -39,6 +39,7 @@ SCAN_MAX = 20_000
 
 Phase = Literal["started", "completed", "failed"]
 _EFFECT_ID_MAX_BYTES = NAME_MAX_BYTES - len("effect:")
+_CANONICAL = json.JSONEncoder(sort_keys=True, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 _SURROGATE = re.compile(r"[\ud800-\udfff]")
 _UNFIT = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
 _PHASES = frozenset({"started", "completed", "failed"})
@@ -113,7 +114,7 @@ def _plain(value: object) -> str | bytes:
         return value.isoformat()
     if isinstance(value, list | tuple | dict):
         try:
-            return json.dumps(value, sort_keys=True, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+            return _CANONICAL.encode(value)
         except (TypeError, ValueError, RecursionError) as error:
             raise Invalid(f"a version cannot be made of this {type(value).__name__}: {error}") from error
     raise Invalid(f"a version cannot be made of {type(value).__name__}; return a str, number, time, bytes or JSON")
@@ -279,7 +280,7 @@ class Observation:
     @classmethod
     def from_entry(cls, entry: Entry) -> Observation:
         """The observation that an entry holds, with the entry's seq and store time; ``Invalid`` if it holds none."""
-        return replace(cls.from_body(entry.json()), seq=entry.seq, stored_at=entry.created_at)
+        return _from_entry(entry, entry.json())
 
     def stamp(self, language: str = "en") -> str:
         """One absolute line for the model, written once beside the value; it never needs to change."""
@@ -457,17 +458,26 @@ def live(
             if entry.kind == "effect":
                 _remember_write(writes, Effect.from_entry(entry))
             elif entry.kind == "observation" and (entry.seq > after or entry.id in keep):
-                observation = Observation.from_entry(entry)
-                key = observation.source if by == "source" else observation.reading
+                body = entry.json()
+                key = body.get("source") if by == "source" else _reading(body)
                 if key in found or key in beyond:
-                    continue
+                    continue  # superseded: not worth reading further
+                observation = _from_entry(entry, body)
                 if len(found) < limit:
                     found[key] = _refreshed(observation, writes.get(observation.source, ()))
                 else:
                     beyond.add(key)
-        except (Invalid, ValueError):
+        except (Invalid, AttributeError, TypeError):
             unreadable += 1
     return Live(tuple(found.values()), len(beyond), unreadable)
+
+
+def _reading(body: Mapping[str, Any]) -> tuple[Any, Any, str]:
+    return (body.get("source"), body.get("tool"), canonical(body.get("arguments")))
+
+
+def _from_entry(entry: Entry, body: Any) -> Observation:
+    return replace(Observation.from_body(body), seq=entry.seq, stored_at=entry.created_at)
 
 
 def _remember_write(writes: dict[str, list[Effect]], effect: Effect) -> None:
@@ -562,7 +572,7 @@ def digest_of(value: object) -> str | None:
 def canonical(value: Any) -> str:
     """JSON with sorted keys and no spaces: equal values give equal text. ``Invalid`` for what is not JSON."""
     try:
-        return json.dumps(value, sort_keys=True, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+        return _CANONICAL.encode(value)
     except (TypeError, ValueError, RecursionError) as error:
         raise Invalid(f"not JSON: {error}") from error
 
