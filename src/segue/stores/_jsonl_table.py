@@ -1,0 +1,531 @@
+"""
+What a handle knows of one session's file: its row, and where each of its entries lies.
+
+It is read from the lines and from nothing else, on from where the last reading ended. What a write left
+torn at the end is not seen. A line that is damaged in the middle costs itself only: the entry it held
+is known to be missing, the rest is there.
+"""
+
+from __future__ import annotations
+
+import os
+from array import array
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import msgspec
+
+from segue.errors import Corrupt
+from segue.model import Lease, ScopeKey, SessionInfo, State, Usage, from_us
+
+from ._jsonl_lines import (
+    EntryLine,
+    Header,
+    LeaseLine,
+    LeaseOf,
+    Line,
+    Row,
+    RowLine,
+    lease_of,
+    lines_of,
+    micros,
+    parent_of,
+    parsed,
+    seed_of,
+    usage_of,
+)
+
+LINE_MAX_BYTES = 64 << 20
+"""Longest line that is looked at. No entry comes near it; a longer one is another program's."""
+
+GAP_MAX = 1_000_000
+"""Most entries that may be missing between two lines."""
+
+_PIECE_BYTES = 4 << 20
+_PROBE_BYTES = 64
+_TORN_NULS = b"\0" * 16
+_NO_LEASE = LeaseLine(lease=None, fence=0, rev=0)
+
+
+class Moment(NamedTuple):
+    """When something is judged: wall clock, boot, and ticks since it."""
+
+    now: int
+    boot: str
+    tick: int
+
+    def holds(self, lease: LeaseOf) -> bool:
+        """Whether a lease has not ended. Of another boot a running one has: its holder is gone."""
+        if lease.state == "paused":
+            return micros(lease.expires) > self.now
+        return lease.boot == self.boot and lease.until > self.tick
+
+
+@dataclass(slots=True)
+class Summary:
+    """A session but for its entries: what a list, a fork and an erase need to know of it."""
+
+    session: str
+    base: int = 0
+    head: int = 0
+    rewrite: int = 0
+    is_erased: bool = False
+    shares: tuple[tuple[str, int], ...] = ()
+    created_us: int = 0
+    active_us: int = 0
+    usage: Usage = Usage()  # noqa: RUF009 - immutable
+    header: Header | None = None
+    row: Row | None = None
+    lease: LeaseLine = _NO_LEASE
+    is_row_unsure: bool = False  # a damaged line may have held it
+    is_lease_unsure: bool = False
+
+    @classmethod
+    def begun(cls, header: Header) -> Summary:
+        """What the first line of a file tells."""
+        created = 0 if header.created is None else micros(header.created)
+        return cls(
+            session=header.session,
+            base=header.base,
+            head=header.base,
+            rewrite=header.rewrite,
+            is_erased=header.erased is not None,
+            shares=header.shares,
+            created_us=created,
+            active_us=created,
+            header=header,
+            row=header.row,
+        )
+
+    def parts(self, own: str) -> tuple[tuple[str, int], ...]:
+        """Which sessions own the history, each with the last seq taken from it; ``own`` last."""
+        return (*self.shares, (own, self.head))
+
+    def known_row(self) -> Row:
+        """The attributes. ``Corrupt`` where a damaged line may have changed them."""
+        if self.header is None or self.row is None or self.is_row_unsure or self.is_lease_unsure:
+            raise self._unsure()
+        return self.row
+
+    def known_header(self) -> Header:
+        """The first line. ``Corrupt`` where it is damaged."""
+        if self.header is None:
+            raise self._unsure()
+        return self.header
+
+    def _unsure(self) -> Corrupt:
+        return Corrupt(
+            f"session {self.session!r}: a line with its attributes or its lease is damaged; its entries stay "
+            "readable: restore the file from a backup, or fork the session and erase this one",
+            session=self.session,
+        )
+
+    def info(self, scope: ScopeKey, moment: Moment, lease: LeaseLine) -> SessionInfo:
+        """The session's row as callers know it; ``lease`` is the newest there is."""
+        row = self.row or Row(version=0, state="active", format="")
+        header = self.header
+        return SessionInfo(
+            scope=scope,
+            id=self.session,
+            key=row.key,
+            format=row.format,
+            title=row.title,
+            state=_state(row.state),
+            head=self.head,
+            base=self.base,
+            fence=lease.fence,
+            version=row.version,
+            tags=row.tags,
+            metadata=msgspec.json.decode(msgspec.json.encode(row.metadata)),
+            is_pinned=row.pinned,
+            is_listed=row.listed,
+            config=row.config_base64 if row.config is None else row.config.encode(),
+            idle_us=row.idle_us,
+            expires_at=None if row.expires is None else from_us(micros(row.expires)),
+            created_at=from_us(self.created_us),
+            active_at=from_us(self.active_us),
+            archived_at=None if row.archived is None else from_us(micros(row.archived)),
+            usage=self.usage,
+            parent=parent_of(header.parent if header else None),
+            lease=_shown(lease, moment),
+            waiting=len(waiting(lease, moment)),
+        )
+
+
+def _state(name: str) -> State:
+    return "archived" if name == "archived" else "completed" if name == "completed" else "active"
+
+
+def _shown(lease: LeaseLine, moment: Moment) -> Lease | None:
+    return lease_of(lease.lease) if lease.lease and moment.holds(lease.lease) else None
+
+
+def waiting(lease: LeaseLine, moment: Moment) -> list[str]:
+    """Runs whose place in the queue has not lapsed, first come first."""
+    return [each.run for each in lease.queue if each.boot == moment.boot and each.until > moment.tick]
+
+
+class Span(NamedTuple):
+    """Where an entry's line lies in a file; no size: it is damaged or missing."""
+
+    seq: int
+    offset: int
+    size: int
+
+
+class Entries:
+    """Where each entry of a file lies, in a few bytes an entry, and what it can be found by."""
+
+    __slots__ = ("_base", "_created", "_ids", "_kind_names", "_kinds", "_offsets", "_refs", "_sizes", "damaged")
+
+    def __init__(self, base: int) -> None:
+        self._base = base
+        self._offsets = array("Q")
+        self._sizes = array("L")
+        self._created = array("q")
+        self._kinds = array("H")
+        self._kind_names: list[str] = [""]
+        self._ids: dict[int, int] = {}  # hash of the id -> seq
+        self._refs: dict[int, int | array[int]] = {}  # hash of the ref -> seqs, ascending
+        self.damaged: set[int] = set()
+
+    def __len__(self) -> int:
+        return len(self._offsets)
+
+    def add(self, line: Line, head: EntryLine) -> None:
+        """The next entry."""
+        seq = self._base + len(self) + 1
+        self._offsets.append(line.start)
+        self._sizes.append(line.end - line.start)
+        self._created.append(micros(head.at))
+        self._kinds.append(self._kind_no(head.kind))
+        self._ids[hash(head.id)] = seq
+        for ref in dict.fromkeys(head.refs):
+            self._add_ref(hash(ref), seq)
+
+    def add_damaged(self) -> None:
+        """The next entry is damaged or missing."""
+        self.damaged.add(self._base + len(self) + 1)
+        self._offsets.append(0)
+        self._sizes.append(0)
+        self._created.append(self._created[-1] if self._created else 0)
+        self._kinds.append(0)
+
+    def spoil(self, seq: int) -> None:
+        """An entry that is there twice with different content is not there at all."""
+        self.damaged.add(seq)
+        self._sizes[seq - self._base - 1] = 0
+
+    def seq_of(self, entry_id: str) -> int:
+        """The seq of the entry with this id; 0 when there is none. To be compared with the line."""
+        return self._ids.get(hash(entry_id), 0)
+
+    def span(self, seq: int) -> Span:
+        """Where an entry lies."""
+        at = seq - self._base - 1
+        return Span(seq, self._offsets[at], self._sizes[at])
+
+    def created_us(self, seq: int) -> int:
+        """When an entry was stored."""
+        return self._created[seq - self._base - 1]
+
+    def of_kinds(self, seqs: Sequence[int], kinds: tuple[str, ...]) -> Iterator[int]:
+        """Those of the seqs that are of these kinds; the damaged ones, whose kind nobody knows, too."""
+        numbers = {no for no, name in enumerate(self._kind_names) if name in kinds} | {0}
+        found, first = self._kinds, self._base + 1
+        return (seq for seq in seqs if found[seq - first] in numbers)
+
+    def with_ref(self, ref: str) -> Sequence[int]:
+        """Seqs of the entries with this ref, ascending. To be compared with the lines."""
+        found = self._refs.get(hash(ref), ())
+        return (found,) if isinstance(found, int) else found
+
+    def _kind_no(self, kind: str) -> int:
+        try:
+            return self._kind_names.index(kind)
+        except ValueError:
+            self._kind_names.append(kind)
+            return len(self._kind_names) - 1
+
+    def _add_ref(self, ref: int, seq: int) -> None:
+        found = self._refs.get(ref)
+        if found is None:
+            self._refs[ref] = seq
+        elif isinstance(found, int):
+            self._refs[ref] = array("L", (found, seq))
+        else:
+            found.append(seq)
+
+
+class Finding(NamedTuple):
+    """Something in a file that is not as it was written."""
+
+    text: str
+    seq: int | None = None
+    is_damage: bool = True
+
+
+Sign = tuple[int, int, int, int]
+
+
+def sign_of(stat: os.stat_result) -> Sign:
+    """What tells that a file is as it was: inode, size and times."""
+    return stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns
+
+
+class Table:
+    """
+    One session's file, as far as it was read.
+
+    Attributes:
+        summary: The session but for its entries.
+        entries: Where they lie; None when only the summary is known (from the index file).
+        sign: What the file was like then; None when a reading did not go to its end.
+        end: Where the next write belongs: behind the last whole write.
+        torn: How many bytes behind it a write left torn.
+        missing_feed: Where a line feed is to be mended, or None.
+        findings: What is not as it was written.
+        bad: Places of lines that are damaged, repeated or another program's.
+        seed: What the checksums of its lines begin with.
+        proven: How much of it this handle knows to be durable.
+    """
+
+    def __init__(self, scope: ScopeKey, session: str) -> None:
+        self._scope = scope
+        self.summary = Summary(session)
+        self.entries: Entries | None = Entries(0)
+        self.sign: Sign | None = None
+        self.end = 0
+        self.torn = 0
+        self.missing_feed: int | None = None
+        self.findings: list[Finding] = []
+        self.bad: list[tuple[int, int]] = []
+        self.proven = 0
+        self.seed = seed_of(*scope, session)
+        self._probes = (b"", b"")
+        self._pending: list[Line] = []
+        self._unassigned = 0  # damaged lines of which is not known yet what they held
+        self._restated: set[str] = set()
+        self._tail_seq = 0  # the seq that a damaged line at the end seems to have held
+
+    @classmethod
+    def summarised(cls, scope: ScopeKey, summary: Summary, sign: Sign) -> Table:
+        """A table that knows no entries, from the index file."""
+        table = cls(scope, summary.session)
+        table.summary, table.sign, table.entries = summary, sign, None
+        return table
+
+    @property
+    def is_there(self) -> bool:
+        """Whether the file holds a session, be it a damaged one; not so when its first write was torn."""
+        return self.summary.header is not None or any(each.is_damage for each in self.findings)
+
+    @property
+    def inode(self) -> int:
+        """The file that the places of entries belong to."""
+        return self.sign[0] if self.sign else 0
+
+    def spans(self) -> Entries:
+        """Where the entries lie. Only for a table that was read in full."""
+        if self.entries is None:
+            raise AssertionError("the table holds only a summary")
+        return self.entries
+
+    # Reading the file.
+
+    def read(self, opened: int, limit: int | None = None) -> bool:
+        """
+        Read on to the end of the file, or to ``limit``.
+
+        Returns:
+            False when the file is not the one that was read before: begin with a new table.
+        """
+        stat = os.fstat(opened)
+        size = stat.st_size if limit is None else min(stat.st_size, limit)
+        if self.end and (size < self.end or stat.st_ino != self.inode or not self._is_same(opened)):
+            return False
+        self.torn = 0
+        self._pending = []
+        rest, start = self._read_lines(opened, size)
+        self._settle(opened, rest, start, size)
+        self._probes = (os.pread(opened, _PROBE_BYTES, 0), self._last(opened))
+        is_all = limit is None or size == stat.st_size
+        self.sign = sign_of(stat) if is_all else (stat.st_ino, -1, -1, -1)
+        return True
+
+    def _is_same(self, opened: int) -> bool:
+        return self._probes == (os.pread(opened, _PROBE_BYTES, 0), self._last(opened))
+
+    def _last(self, opened: int) -> bytes:
+        return os.pread(opened, _PROBE_BYTES, max(0, self.end - _PROBE_BYTES))[: min(self.end, _PROBE_BYTES) - 1]
+
+    def _read_lines(self, opened: int, size: int) -> tuple[bytes, int]:
+        """Take all whole lines; what lies behind the last line feed, and where."""
+        rest, at = b"", self.end
+        while at < size:
+            piece = os.pread(opened, min(_PIECE_BYTES, size - at), at)
+            if not piece:
+                break
+            data, start = rest + piece, at - len(rest)
+            at += len(piece)
+            cut = data.rfind(b"\n") + 1
+            for line in lines_of(data, offset=start, seed=self.seed):
+                self._take(line)
+            rest = data[cut:]
+            if len(rest) > LINE_MAX_BYTES:
+                at = self._skip(opened, start + cut, size)
+                rest = b""
+        return rest, at - len(rest)
+
+    def _skip(self, opened: int, start: int, size: int) -> int:
+        """Pass over a line that is too long to look at; where the next begins."""
+        at = start
+        while at < size:
+            feed = os.pread(opened, min(_PIECE_BYTES, size - at), at).find(b"\n")
+            if feed >= 0:
+                self._take(Line(start, at + feed, None, False, True, 0))
+                return at + feed + 1
+            at += _PIECE_BYTES
+        return size
+
+    def _settle(self, opened: int, rest: bytes, start: int, size: int) -> None:
+        """At the end of the file: tell a torn write, which is not seen, from damage, which is reported."""
+        self.missing_feed = None
+        if rest and (line := self._without_feed(rest, start)):
+            self._take(line)
+            if not self._pending:
+                self.missing_feed = line.end
+            rest = b""
+        if not self._pending and not rest:
+            self._resolve(at_end=True)
+            return
+        is_cut = bool(rest) or all(line.head and not line.has_nul for line in self._pending)
+        if is_cut or self._is_torn_by_nuls(opened, size):
+            self.torn = size - self.end
+            return
+        for line in self._pending:
+            self._accept(line)
+        self._pending = []
+        self._resolve(at_end=True)
+
+    def _without_feed(self, rest: bytes, start: int) -> Line | None:
+        """The last line, where all of it is there but its line feed (or its line feed is damaged)."""
+        for end in (len(rest), len(rest) - 1):
+            line = parsed(rest, 0, end, offset=start, seed=self.seed)
+            if line.head is not None and not line.has_nul:
+                return line
+        return None
+
+    def _is_torn_by_nuls(self, opened: int, size: int) -> bool:
+        """Whether blocks of a write never came to the disk: they read as NULs, from its begin or to its end."""
+        tail = os.pread(opened, min(size - self.end, LINE_MAX_BYTES), self.end)
+        return tail.startswith(b"\0") or tail.endswith(b"\0") or _TORN_NULS in tail
+
+    # Taking lines.
+
+    def _take(self, line: Line) -> None:
+        """The next line. A write counts when all of it is there; damage counts when a whole write follows."""
+        if line.is_foreign and not self._pending:
+            self._accept(line)
+            return
+        self._pending.append(line)
+        number, count = line.part
+        if line.head is None or number != count or len(self._pending) < count:
+            return
+        group = self._pending[-count:]
+        if all(each.head and not each.has_nul and each.part == (no, count) for no, each in enumerate(group, 1)):
+            for each in self._pending:
+                self._accept(each)
+            self._pending = []
+
+    def _accept(self, line: Line) -> None:
+        self.end = line.end + 1
+        head = line.head
+        if isinstance(head, EntryLine):
+            self._accept_entry(line, head)
+        elif isinstance(head, RowLine):
+            self.summary.row, self.summary.is_row_unsure = head.row, False
+            self._restated.add("row")
+        elif isinstance(head, LeaseLine):
+            self.summary.lease, self.summary.is_lease_unsure = head, False
+            self._restated.add("lease")
+        elif isinstance(head, Header) and self._is_mine(line, head):
+            self._accept_header(head)
+        else:
+            self._accept_bad(line)
+
+    def _is_mine(self, line: Line, head: Header) -> bool:
+        mine = (*self._scope, self.summary.session)
+        return line.start == 0 and (head.tenant, head.user, head.session) == mine
+
+    def _accept_header(self, head: Header) -> None:
+        self.summary = Summary.begun(head)
+        self.entries = Entries(head.base)
+
+    def _accept_bad(self, line: Line) -> None:
+        self.bad.append((line.start, line.end))
+        if line.is_foreign:
+            self.findings.append(Finding(f"the line at byte {line.start} is not Segue's", is_damage=False))
+            return
+        self.findings.append(Finding(f"the line at byte {line.start} is damaged"))
+        self._unassigned += 1
+        self._restated.clear()
+        if line.seq_max and self.summary.head < line.seq_max <= self.summary.head + self._unassigned + 1:
+            self._tail_seq = line.seq_max
+
+    def _accept_entry(self, line: Line, head: EntryLine) -> None:
+        summary, entries = self.summary, self.spans()
+        if summary.header is None and not len(entries):
+            summary.base = summary.head = head.seq - 1  # the first line is damaged: this one tells
+            entries = self.entries = Entries(summary.base)
+        gap = head.seq - summary.head - 1
+        if gap < 0:
+            self._accept_again(line, head)
+            return
+        if gap > GAP_MAX:
+            self._accept_bad(line._replace(head=None, seq_max=0))
+            return
+        for _ in range(gap):
+            self._add_damaged()
+        self._unassigned = max(0, self._unassigned - gap)
+        self._resolve()
+        entries.add(line, head)
+        summary.head = head.seq
+        summary.active_us = micros(head.at)
+        if head.usage is not None:
+            summary.usage += usage_of(head.usage)
+
+    def _accept_again(self, line: Line, head: EntryLine) -> None:
+        """An entry that is there already: repeated, or (two histories merged by hand) in contradiction."""
+        entries = self.spans()
+        self.bad.append((line.start, line.end))
+        if entries.seq_of(head.id) == head.seq:
+            self.findings.append(Finding(f"entry {head.seq} is there twice", head.seq, is_damage=False))
+        else:
+            self.findings.append(Finding(f"there are two entries {head.seq}", head.seq))
+            if head.seq > self.summary.base:
+                entries.spoil(head.seq)
+
+    def _add_damaged(self) -> None:
+        self.spans().add_damaged()
+        self.summary.head += 1
+        self.findings.append(Finding(f"entry {self.summary.head} is damaged or missing", self.summary.head))
+
+    def _resolve(self, *, at_end: bool = False) -> None:
+        """
+        Decide what damaged lines held that no missing entry accounts for.
+
+        Before another entry they held none, so the attributes or the lease. Behind the last one the seq
+        that can be read in them tells; where none can, nobody knows, and no more is written to the session.
+        """
+        summary = self.summary
+        if at_end:
+            while self._unassigned and summary.head < self._tail_seq:
+                self._unassigned -= 1
+                self._add_damaged()
+        if self._unassigned:
+            summary.is_row_unsure = summary.is_row_unsure or at_end or "row" not in self._restated
+            summary.is_lease_unsure = summary.is_lease_unsure or at_end or "lease" not in self._restated
+        self._unassigned = 0
+        self._tail_seq = 0
