@@ -1,0 +1,160 @@
+"""The documentation is true: its code runs, prints what it says, and its links lead somewhere."""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+import docs_runner
+
+ROOT = Path(__file__).parents[1]
+PAGES = sorted([*ROOT.glob("README*.md"), *(ROOT / "docs").glob("*.md")])
+LEFT_OUT_MAX = 4
+"""Most blocks of all pages that do not run."""
+
+
+class StandIn(BaseHTTPRequestHandler):
+    """Answers as a model's provider does, on this machine, so that the pages use the real clients."""
+
+    def do_POST(self):
+        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        answer = {"/v1/messages": _anthropic, "/v1/responses": _responses, "/v1/chat/completions": _chat}[self.path](
+            asked
+        )
+        body = json.dumps(answer).encode()
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_):
+        pass
+
+
+ANSWER = "Fewer orders, not lower prices: orders fell by 9 %."
+
+
+def _anthropic(asked):
+    assert asked["messages"][-1]["role"] == "user"
+    return {"id": "msg_1", "type": "message", "role": "assistant", "model": asked["model"], "stop_reason": "end_turn",
+            "stop_sequence": None, "content": [{"type": "text", "text": ANSWER}],
+            "usage": {"input_tokens": 900, "output_tokens": 20}}  # fmt: skip
+
+
+def _responses(asked):
+    text = {"type": "output_text", "text": ANSWER, "annotations": []}
+    item = {"type": "message", "id": "msg_1", "role": "assistant", "status": "completed", "content": [text]}
+    return {"id": "resp_1", "object": "response", "created_at": 1, "model": asked["model"], "output": [item],
+            "status": "completed", "parallel_tool_calls": True, "tool_choice": "auto", "tools": []}  # fmt: skip
+
+
+def _chat(asked):
+    choice = {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": ANSWER}}
+    return {"id": "c_1", "object": "chat.completion", "created": 1, "model": asked["model"], "choices": [choice]}
+
+
+@pytest.fixture
+def alone(monkeypatch, tmp_path):
+    """An empty folder, no settings of whoever runs the tests, and a provider on this machine."""
+    for name in ("SEGUE_STORE", "SEGUE_TENANT", "SEGUE_USER", "COLUMNS", "FORCE_COLOR"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.chdir(tmp_path)
+    server = ThreadingHTTPServer(("127.0.0.1", 0), StandIn)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    url = f"http://127.0.0.1:{server.server_port}"
+    for name, value in {
+        "ANTHROPIC_API_KEY": "k",
+        "ANTHROPIC_BASE_URL": url,
+        "OPENAI_API_KEY": "k",
+        "OPENAI_BASE_URL": f"{url}/v1",
+        "NO_PROXY": "127.0.0.1",
+        "TZ": "UTC",
+    }.items():
+        monkeypatch.setenv(name, value)
+    yield tmp_path
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_the_code_of_a_page_does_what_the_page_says(page, alone):
+    docs_runner.run(page)
+
+
+def test_few_blocks_are_left_out():
+    left_out = [
+        f"{page.name}:{block.line}" for page in PAGES for block in docs_runner.blocks(page) if block.is_left_out
+    ]
+    assert len(left_out) <= LEFT_OUT_MAX, left_out
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_the_links_of_a_page_lead_somewhere(page):
+    text = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    for link in re.findall(r"\]\(([^)\s]+)\)", text):
+        if "://" in link:
+            continue
+        path, _, anchor = link.partition("#")
+        target = (page.parent / path).resolve() if path else page
+        assert target.exists(), link
+        if anchor and target.suffix == ".md":
+            assert anchor in _anchors(target), link
+
+
+def _anchors(page):
+    """The anchors that GitHub makes of a page's headings."""
+    heads = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", head.lower()).replace(" ", "-") for head in heads}
+
+
+def page_of(tmp_path, text):
+    path = tmp_path / "page.md"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize(
+    ("said", "is_true"),
+    [("1\n2", True), ("1\n3", False), ("…\n2", True), ("1\n…", True), ("…", True), ("1\n2\n3", False), ("1", False)],
+)
+def test_a_page_that_prints_something_else_is_noticed(alone, said, is_true):
+    page = page_of(alone, f"```python\nprint(1)\nprint(2)\n```\n\n```output\n{said}\n```\n")
+    if is_true:
+        docs_runner.run(page)
+    else:
+        with pytest.raises(AssertionError):
+            docs_runner.run(page)
+
+
+def test_a_page_whose_code_fails_is_noticed_with_its_line(alone):
+    with pytest.raises(ZeroDivisionError) as caught:
+        docs_runner.run(page_of(alone, "# Title\n\n```python\n1 / 0\n```\n"))
+    assert caught.traceback[-1].lineno + 1 == 4
+
+
+def test_a_command_that_prints_something_else_is_noticed(alone):
+    docs_runner.run(page_of(alone, "```console\n$ segue --version\nsegue …\n```\n"))
+    with pytest.raises(AssertionError):
+        docs_runner.run(page_of(alone, "```console\n$ segue --version\nsegue 99\n```\n"))
+    with pytest.raises(AssertionError, match="runs segue"):
+        docs_runner.run(page_of(alone, "```console\n$ rm -r x\n```\n"))
+
+
+def test_hidden_code_runs_and_marked_blocks_do_not(alone):
+    docs_runner.run(
+        page_of(
+            alone, "<!-- run\nx = 1\n-->\n```python\nassert x == 1\n```\n<!-- no-run: why -->\n```python\n1 / 0\n```\n"
+        )
+    )
+
+
+def test_ids_and_times_may_differ_and_nothing_else():
+    same = "3f9a1c22  idle  just now 15:04  4  3.2k  Title"
+    assert docs_runner.plain(same) == docs_runner.plain("00000b12  idle  18 h ago Mon 09:12  4  3.2k  Title")
+    assert docs_runner.plain(same) != docs_runner.plain("00000b12  idle  18 h ago Mon 09:12  5  3.2k  Title")
