@@ -141,6 +141,12 @@ class Work:
         self._scopes.clear()
         self._labels.clear()
 
+    def touch(self) -> None:
+        """Make this a transaction that writes, and so one whose commit syncs the log."""
+        if not self.wrote:
+            self.con.pragma("user_version", self.con.pragma("user_version"))
+            self.wrote = True
+
     # Finding things.
 
     def row(self, scope: ScopeKey, session: str) -> Row:

@@ -13,6 +13,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, TypeVar
@@ -113,7 +114,6 @@ class SQLiteStore:
         self._file = File(Path(name).absolute(), vfs=vfs, busy_seconds=self._busy_seconds, read_only=read_only)
         self._work: Work | None = None
         self._is_proven = False  # whatever this connection sees is on the disk
-        self._must_heal = False  # a sync failed: the log may hold what the disk does not
         self._must_scrub = False  # erased content may still be in the log
         self._scrub_at = 0.0
         self._has_lock = self._is_fork_safe = True
@@ -134,19 +134,18 @@ class SQLiteStore:
             self._begin(work)
             try:
                 results = [_try(work, op) for op in ops]
+                if not self._is_proven and not all(isinstance(result, NotDone) for result in results):
+                    work.touch()
             except BaseException as error:
                 self._undo(work)
                 if isinstance(error, apsw.Error):
                     raise explain(error, file.path) from error
                 raise
-            if not self._is_proven and not all(isinstance(result, NotDone) for result in results):
-                self._touch(work)
             if work.wrote:
                 self._finish(work)
             else:
-                work.con.execute("ROLLBACK")
-                work.end(committed=False)
-            if self._must_scrub or work.hides:
+                self._undo(work)
+            if work.hides or self._must_scrub:
                 self._scrub(work)
             return results
 
@@ -166,7 +165,7 @@ class SQLiteStore:
             self._undo(work)
             if isinstance(error, (apsw.FullError, apsw.BusyError)):
                 raise explain(error, self._file.path) from error
-            self._must_heal = True
+            self._mend()
             raise OutcomeUnknown(
                 f"{self._file.path}: the disk failed at the commit ({error}); look at the system's log, "
                 "then call again with the same ids"
@@ -175,38 +174,54 @@ class SQLiteStore:
         work.end(committed=True)
 
     def _undo(self, work: Work) -> None:
-        """Back to before the transaction. A connection that cannot even do that, or met an error, is not used again."""
+        """Back to before the transaction; a connection that cannot do that is not used again."""
         work.end(committed=False)
-        self._drop_writer()
+        try:
+            if work.con.in_transaction:
+                work.con.execute("ROLLBACK")
+        except apsw.Error:
+            self._drop_writer()
 
-    def _touch(self, work: Work) -> None:
-        # What a killed process wrote and never synced is read back as committed, until a power loss.
-        # Before any of it is acknowledged again, a commit of our own puts the log on the disk.
-        if not work.wrote:
-            work.con.pragma("user_version", work.con.pragma("user_version"))
-            work.wrote = True
+    def _mend(self) -> None:
+        """
+        After a failed sync: go on with another connection, and overwrite what the failed commit left in the log.
+
+        Until a sync succeeds the log holds, for readers of it, what will never be on the disk: then whoever
+        opens it next would take that for committed. The new connection is opened before the old one is
+        closed, so that what this process knows of the log's end is not lost.
+        """
+        self._is_proven = False
+        broken = self._work
+        try:
+            fresh = Work(self._file.connect(), self._names)
+            fresh.con.wal_autocheckpoint(CHECKPOINT_PAGES)
+            self._work = fresh
+            if broken is not None:
+                broken.con.close(True)
+            fresh.con.execute("BEGIN IMMEDIATE")
+            fresh.touch()
+            fresh.con.execute("COMMIT")
+            self._is_proven = True
+        except (apsw.Error, Unavailable):
+            if self._work is not None:
+                self._undo(self._work)  # the disk still fails; the next commit tries again
 
     def _adopt(self, con: apsw.Connection) -> Work:
         """Make a new connection the writer."""
         self._is_proven = self._file.log_bytes() == 0
         if not self._file.read_only:
             con.wal_autocheckpoint(CHECKPOINT_PAGES)
-            if not self._is_proven or self._must_heal:
-                self._empty_log(con, 0.0)
+            if not self._is_proven:
+                # What a killed process has written and not synced is read back as committed, and is lost with
+                # the next power loss. It is brought to the disk now or, where others read, by our first commit.
+                with suppress(apsw.Error):
+                    self._empty_log(con, 0.0)
         self._work = Work(con, self._names)
         return self._work
 
     def _reopen(self) -> Work:
         with explained(self._file.path):
-            con = self._file.connect()
-            work = self._adopt(con)
-            if self._must_heal:
-                self._drop_writer()
-                raise Unavailable(
-                    f"{self._file.path}: the disk failed at an earlier commit and other programs are reading; "
-                    "nothing is acknowledged until all of the log is in the database file. Call again"
-                )
-            return work
+            return self._adopt(self._file.connect())
 
     def _drop_writer(self) -> None:
         work, self._work = self._work, None
@@ -229,7 +244,7 @@ class SQLiteStore:
             return False
         finally:
             con.set_busy_handler(Patience(self._busy_seconds))
-        self._is_proven, self._must_heal, self._must_scrub = True, False, False
+        self._is_proven, self._must_scrub = True, False
         return True
 
     def _scrub(self, work: Work) -> None:
