@@ -141,7 +141,7 @@ class StoreMachine(RuleBasedStateMachine):
     @initialize(entries=BATCHES)
     def begin(self, entries: tuple[Draft, ...]) -> None:
         self.both(Create(self.scope, "s0", key="k/0", entries=entries))
-        self.both(Create(self.scope, "s1"))
+        self.both(Create(self.scope, "s1", idle_us=SPANS_US[1]))
         self.append_fresh(0, "message", 3)
 
     @rule(id=NEW, key=KEYS, tags=TAGS, flags=st.tuples(st.booleans(), st.booleans()), entries=FEW)
@@ -187,6 +187,12 @@ class StoreMachine(RuleBasedStateMachine):
         session = self.named(pick)
         self.grant(Take(self.scope, session, run, ttl_us, policy, ticket_us=SPANS_US[0], **fields))
 
+    @precondition(lambda self: self.granted)
+    @rule(which=st.integers(0, 9), run=RUNS, policy=POLICIES, over=RUNS)
+    def contend(self, which: int, run: str, policy: Any, over: str) -> None:
+        session, *_ = self.lease(which)
+        self.grant(Take(self.scope, session, run, SPANS_US[2], policy, over=over, ticket_us=SPANS_US[2]))
+
     @rule(pick=PICKS, run=RUNS, dead=HOLDERS, ticket_us=SPANS)
     def queue_up(self, pick: int, run: str, dead: str, ticket_us: int) -> None:
         session = self.named(pick)
@@ -216,11 +222,12 @@ class StoreMachine(RuleBasedStateMachine):
         create = Create(self.scope, id, key=key, entries=entries, parent=Parent(source, at))
         self.both(Fork(create, source, at))
 
-    @rule(id=NEW, pick=PICKS, back=st.integers(0, 2))
-    def fork_near_the_head(self, id: str, pick: int, back: int) -> None:
+    @rule(pick=PICKS, back=st.integers(0, 2))
+    def fork_near_the_head(self, pick: int, back: int) -> None:
+        self.fresh += 1
         source = self.named(pick)
         at = max(0, self.head(source) - back)
-        self.both(Fork(Create(self.scope, id, parent=Parent(source, at)), source, at))
+        self.both(Fork(Create(self.scope, f"f{self.fresh}", parent=Parent(source, at)), source, at))
 
     @rule(pick=PICKS, changes=CHANGES, off=st.sampled_from([None, None, 0, 1]))
     def update(self, pick: int, changes: dict[str, Any], off: int | None) -> None:
@@ -242,6 +249,11 @@ class StoreMachine(RuleBasedStateMachine):
         if is_sure:  # seldom, so that there is something to work on
             session = self.named(pick)
             self.both(Erase(self.scope, session, self.version(session, off)))
+
+    @precondition(lambda self: self.parents)
+    @rule(pick=PICKS)
+    def erase_a_parent(self, pick: int) -> None:
+        self.both(Erase(self.scope, self.parents[pick % len(self.parents)]))
 
     @rule(pick=PICKS, after=st.integers(-2, 4))
     def sweep(self, pick: int, after: int) -> None:
@@ -380,6 +392,13 @@ class StoreMachine(RuleBasedStateMachine):
     def lease(self, which: int) -> tuple[str, str, int]:
         """Session, run and fence of one of the latest grants."""
         return self.granted[-1 - which % min(3, len(self.granted))]
+
+    @property
+    def parents(self) -> list[str]:
+        """Ids of the living sessions that have a living fork."""
+        infos = self.model.page(self.scope, EVERYTHING, None, 100).sessions
+        forked = {info.parent.session for info in infos if info.base and info.parent}
+        return [session for session in self.living if session in forked]
 
     def model_info(self, session: str) -> SessionInfo | None:
         """The session in the model, or None."""

@@ -81,6 +81,11 @@ TWINS = (
     "\u3000",
     "名",
     "名\u3099",
+    "0123456789abcdef0123456789abcdef",  # 32 hex digits, which may be packed; and their near twins
+    "0123456789ABCDEF0123456789ABCDEF",
+    "0123456789abcdef0123456789abcdeF",
+    "01234567-89ab-cdef-0123-456789abcdef",
+    "0123456789abcdef0123456789abcde",
     "x" * 255,
     "x" * 254 + "y",
     "é" * 127,
