@@ -126,6 +126,15 @@ def test_a_large_unchanged_file_is_not_hashed_again(tmp_path):
     assert isinstance(too_large_to_hash.read("file:big"), Unanswered)
 
 
+def test_a_small_file_is_hashed_although_its_times_look_the_same(tmp_path):
+    path = tmp_path / "small"
+    path.write_text("x")
+    os.utime(path, ns=(10**18, 10**18))
+    now = probes.file_version(path)
+    forged = Version("sha256", "0" * 64, now.hint)
+    assert probes.File(roots=[tmp_path]).read("file:small", seen=forged) == now
+
+
 def test_a_file_that_was_just_written_gets_no_shortcut(tmp_path):
     path = tmp_path / "new"
     path.write_text("x")
@@ -236,7 +245,8 @@ def test_an_unchanged_page_costs_one_conditional_request(page):
     seen = read(probe)
     page.requests.clear()
     assert read(probe, seen=seen) == seen
-    assert [(method, headers["If-None-Match"]) for method, _, headers in page.requests] == [("HEAD", '"1"')]
+    ((method, _, headers),) = page.requests
+    assert (method, headers["If-None-Match"], headers["Cache-Control"]) == ("HEAD", '"1"', "no-cache")
 
 
 def test_a_page_is_compared_in_the_kind_that_was_seen(page):
@@ -307,6 +317,8 @@ def test_headers_are_made_for_the_principal(page):
         "http://api.example.com\\@evil.example/v1/",
         "http://[bad",
         "zip://x::http://api.example.com/v1/x",
+        "http://api.example.com/v1/x::file:///etc/passwd",
+        "http://user:password@api.example.com/v1/x",
     ],
 )
 @pytest.mark.parametrize("probe", [probes.Http, probes.Url])
@@ -546,6 +558,25 @@ def test_a_storage_is_compared_in_the_kind_that_was_seen(monkeypatch):
     monkeypatch.setattr(storage, "info", lambda self, path, **k: {"ETag": "abc", "VersionId": "v1"})
     seen = Version("etag", "abc")
     assert read(probes.Url("memory://bucket/a"), seen=seen) == seen
+
+
+def test_a_storages_cached_listing_does_not_stand_for_the_storage():
+    import fsspec
+
+    class Caching(fsspec.AbstractFileSystem):
+        protocol = "caching"
+        content = "1"
+
+        def info(self, path, **options):
+            return self.dircache.setdefault(path, {"ETag": Caching.content})
+
+        def invalidate_cache(self, path=None):
+            pass  # some storages forget to
+
+    fsspec.register_implementation("caching", Caching, clobber=True)
+    before = read(probes.Url("caching://a"))
+    Caching.content = "2"
+    assert read(probes.Url("caching://a")).matches(before) is False
 
 
 def test_time_and_size_do_not_see_an_edit_that_keeps_both(tmp_path):

@@ -210,7 +210,7 @@ def test_each_answer_has_its_outcome(answer, expected):
     [
         (HOUR / 2, Version("value", "1"), "current"),  # the probe proves it, whatever its age
         (HOUR / 2, Version("value", "2"), "changed"),
-        (HOUR / 2, Unanswered(), "expired"),
+        (HOUR * 0.9, Unanswered(), "expired"),
         (HOUR / 2, Version("etag", "1"), "expired"),
         (2 * HOUR, Unanswered(), "unverifiable"),  # a lifetime does not stand in for a probe that failed
     ],
@@ -330,6 +330,12 @@ def test_a_source_is_looked_at_once_for_all_its_readings():
     found = [seen(version="1", seq=1, tool="x"), seen(version="2", seq=2, tool="y"), seen(version="2", seq=3, tool="z")]
     assert [f.outcome for f in check(found, registry, now=NOW)] == ["changed", "current", "current"]
     assert len(looked) == 1
+
+
+def test_a_probe_is_handed_the_newest_version_that_was_seen():
+    found = [seen(version="2", seq=2, tool="y"), seen(version="1", seq=1, tool="x"), seen(version="3", seq=3, tool="z")]
+    told = check(found, sources(a=lambda seen: seen), now=NOW)
+    assert [f.outcome for f in told] == ["changed", "changed", "current"]
 
 
 def test_probes_run_at_the_same_time():
