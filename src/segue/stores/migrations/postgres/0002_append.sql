@@ -2,6 +2,7 @@
 -- lock of the session's row; what it refuses, it reports by a code and has written nothing. They are
 -- functions because then an operation is one round trip, its plans are kept by the server (a pooler
 -- between us takes no prepared statements), and each statement inside sees what the lock waited for.
+-- Plans are generic on purpose: they are look-ups by whole keys, which no statistics can better.
 --
 -- p_shift moves the clock (tests); p_lock_ms limits waiting for a lock where the connection does not;
 -- p_from names the sender of a notification, NULL sends none. Entries come as parallel arrays.
@@ -21,22 +22,6 @@ BEGIN
     IF p_from IS NOT NULL THEN
         PERFORM pg_notify('@channel@', p_from || E'\n' || CASE WHEN octet_length(names) > 7900 THEN '' ELSE names END);
     END IF;
-END
-$$;
-
--- Locks many sessions in one order, before several operations in a transaction: no two of us deadlock.
-CREATE FUNCTION @schema@.lock(p_lock_ms integer, o_tenant text[], o_user text[], o_session text[]) RETURNS void
-LANGUAGE plpgsql VOLATILE
-SET search_path = pg_catalog, pg_temp
-SET enable_seqscan = off
-AS $$
-BEGIN
-    IF p_lock_ms IS NOT NULL THEN
-        PERFORM set_config('lock_timeout', p_lock_ms::text, true);
-    END IF;
-    PERFORM FROM unnest(o_tenant, o_user, o_session) AS o(tenant, user_id, id)
-        JOIN @schema@.sessions s ON s.tenant = o.tenant AND s.user_id = o.user_id AND s.id = o.id
-        ORDER BY s.tenant, s.user_id, s.id FOR NO KEY UPDATE OF s;
 END
 $$;
 
@@ -80,9 +65,9 @@ $$;
 -- o_size says how many entries of the e_* arrays are each one's. e_refs (joined by newlines), e_occurred
 -- and e_usage are NULL where no entry has any.
 CREATE FUNCTION @schema@.append(
-    p_shift bigint, p_lock_ms integer, p_from text,
+    p_shift bigint, p_lock_ms bigint, p_from text,
     o_tenant text[], o_user text[], o_session text[], o_run text[], o_fence bigint[], o_expect bigint[],
-    o_size integer[],
+    o_size bigint[],
     e_id text[], e_digest bytea[], e_kind text[], e_format text[], e_origin text[], e_body bytea[],
     e_refs text[], e_occurred bigint[], e_usage text[]
 ) RETURNS TABLE (code text, name text, one bigint, head bigint, seqs bigint[], added integer)
@@ -98,6 +83,7 @@ DECLARE
     has_message boolean;
     ids text[];
     total bigint[];
+    wakes boolean;
     changed text[] := '{}';
 BEGIN
     IF p_lock_ms IS NOT NULL THEN
@@ -107,8 +93,14 @@ BEGIN
         first := last + 1;
         last := last + o_size[op];
         code := 'done'; name := NULL; one := NULL; head := NULL; seqs := NULL; added := o_size[op];
+        ids := e_id[first:last];
+        -- Nearly always nothing is known, which is seen at once. (What another commits while this waits
+        -- for the row is not seen here; then the unique index refuses, and the caller comes again.)
         SELECT t.segment, t.base, t.head, t.state, t.fence, t.usage, t.lease_run, t.lease_paused, t.lease_until_us,
-               t.erased_us
+               t.erased_us, t.base > 0 OR EXISTS (
+                   SELECT FROM unnest(ids) AS i(id),
+                       LATERAL (SELECT FROM @schema@.entries o WHERE o.segment = t.segment AND o.id = i.id OFFSET 0) e
+               ) AS is_known
             INTO s FROM @schema@.sessions t
             WHERE t.tenant = o_tenant[op] AND t.user_id = o_user[op] AND t.id = o_session[op]
             FOR NO KEY UPDATE;
@@ -118,12 +110,7 @@ BEGIN
             CONTINUE;
         END IF;
         now := @schema@.now_us(p_shift);
-        ids := e_id[first:last];
-        -- Nearly always nothing is known: that is found out cheaply.
-        IF s.base > 0 OR EXISTS (
-            SELECT FROM unnest(ids) AS i(id),
-                LATERAL (SELECT FROM @schema@.entries o WHERE o.segment = s.segment AND o.id = i.id OFFSET 0) e
-        ) THEN
+        IF s.is_known THEN
             FOR k IN SELECT * FROM @schema@.known(s.segment, s.base, ids) AS k ORDER BY k.n LOOP
                 IF k.digest <> e_digest[first + k.n - 1] THEN
                     code := 'id_conflict'; name := ids[k.n]; one := k.seq;
@@ -168,22 +155,6 @@ BEGIN
             RETURN NEXT;
             CONTINUE;
         END IF;
-        INSERT INTO @schema@.entries
-            (segment, seq, created_us, occurred_us, id, kind, format, origin, run, refs, usage, digest, body)
-        SELECT s.segment, x.seq, now, x.occurred, x.id, x.kind, x.format, x.origin, o_run[op],
-               string_to_array(x.refs, E'\n'), x.usage::bigint[], x.digest, x.body
-        FROM unnest(seqs, e_occurred[first:last], ids, e_kind[first:last], e_format[first:last],
-                    e_origin[first:last], e_refs[first:last], e_usage[first:last], e_digest[first:last],
-                    e_body[first:last])
-            AS x(seq, occurred, id, kind, format, origin, refs, usage, digest, body)
-        WHERE x.seq > s.head;
-        IF e_refs IS NOT NULL THEN
-            INSERT INTO @schema@.refs (segment, seq, created_us, tenant, user_id, ref)
-            SELECT s.segment, x.seq, now, o_tenant[op], o_user[op], r.ref
-            FROM unnest(seqs, e_refs[first:last]) AS x(seq, refs), unnest(string_to_array(x.refs, E'\n')) AS r(ref)
-            WHERE x.seq > s.head
-            ON CONFLICT DO NOTHING;
-        END IF;
         total := s.usage;
         IF e_usage IS NOT NULL THEN
             FOR i IN first .. last LOOP
@@ -192,14 +163,33 @@ BEGIN
                 END IF;
             END LOOP;
         END IF;
-        IF has_message AND s.state = 1 THEN
-            UPDATE @schema@.sessions t SET state = 0, version = t.version + 1 WHERE t.segment = s.segment;
-        END IF;
-        UPDATE @schema@.sessions t SET head = append.head, active_us = now, usage = total WHERE t.segment = s.segment;
+        wakes := has_message AND s.state = 1;
+        WITH x AS MATERIALIZED (
+            SELECT * FROM unnest(
+                seqs, e_occurred[first:last], ids, e_kind[first:last], e_format[first:last], e_origin[first:last],
+                e_refs[first:last], e_usage[first:last], e_digest[first:last], e_body[first:last]
+            ) AS x(seq, occurred, id, kind, format, origin, refs, usage, digest, body)
+            WHERE x.seq > s.head
+        ), e AS (
+            INSERT INTO @schema@.entries
+                (segment, seq, created_us, occurred_us, id, kind, format, origin, run, refs, usage, digest, body)
+            SELECT s.segment, x.seq, now, x.occurred, x.id, x.kind, x.format, x.origin, o_run[op],
+                   string_to_array(x.refs, E'\n'), x.usage::bigint[], x.digest, x.body
+            FROM x
+        ), r AS (
+            INSERT INTO @schema@.refs (segment, seq, created_us, tenant, user_id, ref)
+            SELECT DISTINCT s.segment, x.seq, now, o_tenant[op], o_user[op], r.ref
+            FROM x, unnest(string_to_array(x.refs, E'\n')) AS r(ref)
+            WHERE x.refs IS NOT NULL
+        )
+        UPDATE @schema@.sessions t
+        SET head = append.head, active_us = now, usage = total, state = t.state - wakes::integer,
+            version = t.version + wakes::integer
+        WHERE t.segment = s.segment;
         changed := changed || o_session[op];
         RETURN NEXT;
     END LOOP;
-    IF cardinality(changed) > 0 THEN
+    IF p_from IS NOT NULL AND cardinality(changed) > 0 THEN
         PERFORM @schema@.tell(p_from, changed);
     END IF;
 END

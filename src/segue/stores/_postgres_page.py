@@ -1,0 +1,118 @@
+"""The list of a scope's sessions: the conditions of a filter as SQL, keyset pages, cursors."""
+
+from __future__ import annotations
+
+import base64
+import json
+from typing import Any, NamedTuple
+
+from psycopg import sql
+
+from segue.errors import Invalid
+from segue.model import ScopeKey
+from segue.store import Filter
+
+from ._postgres_wire import SESSION_COLUMNS
+
+# Conditions are fixed text; what a caller gives is always a value, never a part of the text.
+
+_STATUS = """
+    CASE WHEN s.state = 2 THEN 'archived' WHEN s.state = 1 THEN 'completed'
+         WHEN s.lease_run IS NULL OR s.lease_until_us <= n.now_us THEN 'idle'
+         WHEN s.lease_paused THEN 'paused' ELSE 'running' END
+"""
+_CONDITIONS = {
+    "status": f"({_STATUS}) = ANY (%s)",
+    "tag": "%s = ANY (s.tags)",
+    "parent": "s.parent = %s",
+    "key_prefix": "starts_with(COALESCE(s.key, ''), %s)",
+    "since_us": "s.active_us >= %s",
+    "until_us": "s.active_us <= %s",
+    "pinned": "s.is_pinned = %s",
+    "due_us": f"s.due_us <= %s AND NOT s.is_pinned AND s.state <> 2 AND ({_STATUS}) <> 'running'",
+    "archived_us": "s.archived_us <= %s AND NOT s.is_pinned",
+}
+
+
+class _Order(NamedTuple):
+    name: str
+    after: str
+    by: str
+
+
+_NEWEST = _Order("active", "(s.active_us, s.id) < (%s, %s)", "s.active_us DESC, s.id DESC")
+_SOONEST = _Order("due", "(s.due_us, s.id) > (%s, %s)", "s.due_us, s.id")
+_OLDEST = _Order("archived", "(s.archived_us, s.id) > (%s, %s)", "s.archived_us, s.id")
+
+
+def _order(filter: Filter) -> _Order:
+    if filter.due_us is not None:
+        return _SOONEST
+    return _NEWEST if filter.archived_us is None else _OLDEST
+
+
+def page_query(
+    schema: str, scope: ScopeKey, filter: Filter, *, cursor: str | None, limit: int, shift_us: int
+) -> tuple[sql.Composed, list[Any]]:
+    """
+    The query for a page, and its values. Its rows: now, waiting, place, then SESSION_COLUMNS.
+
+    Raises:
+        Invalid: The cursor is of another list.
+    """
+    order = _order(filter)
+    conditions, values = _conditions(filter)
+    if cursor is not None:
+        conditions.append(order.after)
+        values += _read_cursor(cursor, scope, order)
+    query = sql.SQL(
+        "SELECT n.now_us, {waiting}(s.segment, n.now_us), {place}, {columns} "
+        "FROM {now}(%s) AS n(now_us) CROSS JOIN {sessions} s "
+        "WHERE s.tenant = %s AND s.user_id = %s AND s.erased_us IS NULL{conditions} ORDER BY {order} LIMIT %s"
+    ).format(
+        waiting=sql.Identifier(schema, "waiting"),
+        now=sql.Identifier(schema, "now_us"),
+        sessions=sql.Identifier(schema, "sessions"),
+        place=sql.SQL(order.by.partition(" ")[0].rstrip(",")),
+        columns=sql.SQL(", ").join(sql.Identifier("s", name) for name in SESSION_COLUMNS),
+        conditions=sql.SQL("".join(f" AND {condition}" for condition in conditions)),
+        order=sql.SQL(order.by),
+    )
+    return query, [shift_us, *scope, *values, limit]
+
+
+def _conditions(filter: Filter) -> tuple[list[str], list[Any]]:
+    conditions: list[str] = []
+    values: list[Any] = []
+    for name, condition in _CONDITIONS.items():
+        value = getattr(filter, name)
+        if value is not None:
+            conditions.append(condition)
+            values.append(_value(name, value))
+    if filter.status is None and filter.archived_us is None:
+        conditions.append("s.state <> 2")
+    if not filter.include_unlisted:
+        conditions.append("s.is_listed")
+    return conditions, values
+
+
+def _value(name: str, value: Any) -> Any:
+    if name == "status":
+        return list(value)
+    return value.encode("utf-8", "surrogatepass") if name == "tag" else value
+
+
+def write_cursor(scope: ScopeKey, filter: Filter, place_us: int, session: str) -> str:
+    """A cursor behind the session at that place of the list."""
+    text = json.dumps([*scope, _order(filter).name, place_us, session])
+    return base64.urlsafe_b64encode(text.encode()).decode()
+
+
+def _read_cursor(cursor: str, scope: ScopeKey, order: _Order) -> tuple[int, str]:
+    try:
+        tenant, user, name, us, session = json.loads(base64.urlsafe_b64decode(cursor))
+    except (ValueError, TypeError) as error:
+        raise Invalid("this is no cursor of this store; begin again without one", where="cursor") from error
+    if (tenant, user, name) != (*scope, order.name) or not isinstance(us, int) or not isinstance(session, str):
+        raise Invalid("this cursor belongs to another list; begin again without one", where="cursor")
+    return us, session

@@ -1,0 +1,401 @@
+"""
+Private database servers for tests: on a free loopback port, in a temporary folder, always stopped.
+
+``shared("postgres")`` gives the one server of this pytest run (all xdist workers use it), ``private``
+one that a test may crash. A server comes from a URL in the environment (``SEGUE_TEST_POSTGRES_URL``),
+else from the machine's own binaries; where there is neither, the test is skipped with the reason,
+or fails when ``CI=true`` or ``SEGUE_REQUIRE_SERVERS=1``.
+
+A shared server is run by a supervisor process. Each user of it holds a lock on a file; when the
+kernel has dropped the last of these locks, by exit or by crash, the supervisor stops the server and
+removes its folder. The server itself is killed by the kernel when its supervisor dies.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import fcntl
+import functools
+import json
+import os
+import pwd
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+START_SECONDS = 60
+PASSWORD = "a pass:word/with@signs"
+"""Password of the role ``keeper`` of private PostgreSQL servers; others connect without one."""
+
+
+class Missing(Exception):
+    """There is no such server here; the text says what to install."""
+
+
+# What each server is.
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How to find, prepare and start one kind of server. To add a kind, add one of these to RECIPES."""
+
+    name: str
+    find: Callable[[], Path]  # the program, or Missing
+    prepare: Callable[[Path, Path, int], list[str]]  # (program, folder, port) -> command line
+    url: Callable[[int], str]
+    is_up: Callable[[int], bool]
+    stop_signal: signal.Signals = signal.SIGQUIT
+
+    @property
+    def variable(self) -> str:
+        return f"SEGUE_TEST_{self.name.upper()}_URL"
+
+
+def _find_postgres() -> Path:
+    folders = sorted(Path("/usr/lib/postgresql").glob("*/bin"), key=lambda p: int(p.parent.name), reverse=True)
+    with contextlib.suppress(OSError, subprocess.CalledProcessError):
+        folders.append(Path(subprocess.check_output(["pg_config", "--bindir"], text=True).strip()))
+    if on_path := shutil.which("initdb"):
+        folders.append(Path(on_path).parent)
+    for folder in folders:
+        if (folder / "initdb").exists() and (folder / "postgres").exists():
+            return folder / "postgres"
+    raise Missing("no PostgreSQL on this machine; run scripts/services.sh, or set SEGUE_TEST_POSTGRES_URL")
+
+
+def _prepare_postgres(program: Path, folder: Path, port: int) -> list[str]:
+    data = folder / "data"
+    if not data.exists():
+        secret = folder / "password"
+        secret.write_text(PASSWORD)
+        _own(secret)
+        initdb = [program.with_name("initdb"), "-D", data, "-U", "segue", "-A", "trust", "-E", "UTF8", "--no-locale"]
+        _run([*initdb, "--no-sync", f"--pwfile={secret}"], folder)
+        (data / "pg_hba.conf").write_text(
+            "host all keeper 127.0.0.1/32 scram-sha-256\n"
+            "host all all 127.0.0.1/32 trust\n"
+            "local all all trust\n"
+            "host replication all 127.0.0.1/32 trust\n"
+        )
+    settings = {
+        "listen_addresses": "127.0.0.1",
+        "port": port,
+        "unix_socket_directories": folder,
+        "max_connections": 200,
+        "shared_buffers": "64MB",
+        "logging_collector": "off",
+    }
+    return [str(program), "-D", str(data), *(f"--{name}={value}" for name, value in settings.items())]
+
+
+def _postgres_url(port: int) -> str:
+    return f"postgresql://segue@127.0.0.1:{port}/postgres"
+
+
+def _postgres_is_up(port: int) -> bool:
+    import psycopg
+
+    try:
+        psycopg.connect(_postgres_url(port), connect_timeout=2).close()
+    except psycopg.OperationalError:
+        return False
+    return True
+
+
+RECIPES = {
+    "postgres": Recipe("postgres", _find_postgres, _prepare_postgres, _postgres_url, _postgres_is_up),
+}
+
+
+# One running server.
+
+
+@dataclass
+class Server:
+    """A server that this process started itself and may crash: ``kill``, ``start``, ``stop``."""
+
+    recipe: Recipe
+    folder: Path
+    port: int = 0
+    _process: subprocess.Popen[bytes] | None = field(default=None, repr=False)
+
+    @property
+    def url(self) -> str:
+        return self.recipe.url(self.port)
+
+    @property
+    def log(self) -> str:
+        return (self.folder / "log").read_text(errors="replace")
+
+    def start(self) -> None:
+        self.port = self.port or free_port()
+        command = self.recipe.prepare(self.recipe.find(), self.folder, self.port)
+        with (self.folder / "log").open("ab") as log:
+            self._process = subprocess.Popen(
+                command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, cwd=self.folder, **_unprivileged()
+            )
+        self.wait()
+
+    def wait(self) -> None:
+        """Until it answers."""
+        until = time.monotonic() + START_SECONDS
+        while not self.recipe.is_up(self.port):
+            assert self._process is not None
+            if self._process.poll() is not None or time.monotonic() > until:
+                raise RuntimeError(f"{self.recipe.name} did not start:\n{self.log[-4000:]}")
+            time.sleep(0.02)
+
+    def kill(self, signal_: signal.Signals | None = None) -> None:
+        """Crash it (an immediate stop, or the signal given), and wait until it is gone."""
+        if self._process is not None and self._process.poll() is None:
+            self._process.send_signal(signal_ or self.recipe.stop_signal)
+            self._process.wait(START_SECONDS)
+
+    def stop(self) -> None:
+        self.kill()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def private(name: str) -> Iterator[Server]:
+    """A server of the test's own, to crash and restart."""
+    recipe = RECIPES[name]
+    with _skipping(name):
+        recipe.find()
+    server = Server(recipe, _folder(f"segue-{name}-"))
+    try:
+        server.start()
+        yield server
+    finally:
+        server.stop()
+
+
+@dataclass
+class Bouncer:
+    """A pgbouncer in transaction mode before a PostgreSQL server."""
+
+    process: subprocess.Popen[bytes]
+    folder: Path
+    port: int
+
+    def url(self, direct: str) -> str:
+        """The same database as the direct URL's, through the pooler."""
+        return f"postgresql://segue@127.0.0.1:{self.port}/{direct.rpartition('/')[2]}"
+
+
+@contextlib.contextmanager
+def pgbouncer(direct: str) -> Iterator[Bouncer]:
+    """A pooler in transaction mode before the server of that URL (one of ours: it connects without a password)."""
+    program = shutil.which("pgbouncer") or shutil.which("pgbouncer", path="/usr/sbin:/usr/local/sbin")
+    if program is None:
+        _leave_out("no pgbouncer on this machine; run scripts/services.sh")
+    folder, port = _folder("segue-pgbouncer-"), free_port()
+    upstream = direct.rpartition("@")[2].partition("/")[0].partition(":")
+    (folder / "users").write_text('"segue" ""\n')
+    (folder / "ini").write_text(
+        f"[databases]\n* = host={upstream[0]} port={upstream[2]}\n"
+        f"[pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = {port}\nunix_socket_dir =\n"
+        f"auth_type = trust\nauth_file = {folder}/users\nlogfile = {folder}/log\n"
+        "pool_mode = transaction\ndefault_pool_size = 4\nmax_client_conn = 300\n"
+    )
+    for path in folder.iterdir():
+        _own(path)
+    process = subprocess.Popen(
+        [program, "-q", str(folder / "ini")], stderr=subprocess.DEVNULL, cwd=folder, **_unprivileged()
+    )
+    try:
+        _until_listening(port, process)
+        yield Bouncer(process, folder, port)
+    finally:
+        process.kill()
+        process.wait()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+# The server of the whole run.
+
+
+@functools.cache
+def shared(name: str) -> str:
+    """The URL of the run's server of that kind, with the right to make databases; skips or fails without one."""
+    recipe = RECIPES[name]
+    if url := os.environ.get(recipe.variable):
+        return url
+    with _skipping(name):
+        recipe.find()
+    return _join(name)
+
+
+@contextlib.contextmanager
+def database(name: str = "postgres") -> Iterator[str]:
+    """The URL of a fresh database on the run's server; it is dropped at the end."""
+    import psycopg
+
+    server = shared(name)
+    fresh = f"segue_{secrets.token_hex(6)}"
+    with psycopg.connect(server, autocommit=True) as admin:
+        admin.execute(f"CREATE DATABASE {fresh} ENCODING 'UTF8' TEMPLATE template0")
+    try:
+        parts, question, options = server.partition("?")
+        yield f"{parts.rpartition('/')[0]}/{fresh}{question}{options}"
+    finally:
+        with psycopg.connect(server, autocommit=True) as admin:
+            admin.execute(f"DROP DATABASE IF EXISTS {fresh} WITH (FORCE)")
+
+
+def _join(name: str) -> str:
+    """Hold a user's lock on the run's server, having started it if need be."""
+    # xdist gives all workers of a run the same id; a run without workers has its process.
+    run = os.environ.get("PYTEST_XDIST_TESTRUNUID") or f"{os.getpid()}"
+    folder = Path(tempfile.gettempdir()) / f"segue-run-{os.getuid()}-{run}"
+    folder.mkdir(mode=0o755, exist_ok=True)
+    with (folder / f"{name}.start").open("w") as door:
+        fcntl.flock(door, fcntl.LOCK_EX)
+        users = (folder / f"{name}.users").open("w")
+        fcntl.flock(users, fcntl.LOCK_SH)  # waits while a supervisor that found itself alone cleans up
+        _held.append(users)
+        state = folder / f"{name}.json"
+        if not state.exists():
+            _supervised(name, folder, state)
+        answer = json.loads(state.read_text())
+    if "error" in answer:
+        raise RuntimeError(answer["error"])
+    return str(answer["url"])
+
+
+_held: list[object] = []
+"""Open files whose locks say that this process uses a server; they end with the process."""
+
+
+def _supervised(name: str, folder: Path, state: Path) -> None:
+    command = [sys.executable, __file__, name, str(folder)]
+    with (folder / f"{name}.supervisor").open("wb") as log:
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
+    _children.append(process)
+    until = time.monotonic() + START_SECONDS
+    while not state.exists():
+        if process.poll() is not None or time.monotonic() > until:
+            raise RuntimeError((folder / f"{name}.supervisor").read_text(errors="replace"))
+        time.sleep(0.02)
+
+
+_children: list[subprocess.Popen[bytes]] = []
+"""Supervisors outlive this process on purpose; kept so that nobody warns of them."""
+
+
+def supervise(name: str, folder: Path) -> None:
+    """Run the server until nobody uses it any more."""
+    server = Server(RECIPES[name], _folder(f"segue-{name}-"))
+    state = folder / f"{name}.json"
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C ends the run, and that ends us
+    try:
+        server.start()
+        draft = state.with_suffix(".draft")
+        draft.write_text(json.dumps({"url": server.url}))
+        draft.rename(state)
+        with (folder / f"{name}.users").open("r+") as users:
+            fcntl.flock(users, fcntl.LOCK_EX)  # granted when the last user is gone
+            state.unlink()
+            server.stop()
+    finally:
+        server.stop()
+        _remove_if_unused(folder)
+
+
+def _remove_if_unused(folder: Path) -> None:
+    if not list(folder.glob("*.json")):
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+# Small things that all of them need.
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _leave_out(reason: str) -> None:
+    if os.environ.get("CI") == "true" or os.environ.get("SEGUE_REQUIRE_SERVERS") == "1":
+        pytest.fail(f"a server is required here: {reason}", pytrace=False)
+    pytest.skip(reason)
+
+
+@contextlib.contextmanager
+def _skipping(name: str) -> Iterator[None]:
+    try:
+        yield
+    except Missing as missing:
+        _leave_out(str(missing))
+
+
+def _account() -> pwd.struct_passwd | None:
+    """Whom to run a server as: database servers refuse to run as root."""
+    if os.getuid() != 0:
+        return None
+    for name in ("postgres", "nobody"):
+        with contextlib.suppress(KeyError):
+            return pwd.getpwnam(name)
+    raise Missing("started as root, and found no account 'postgres' or 'nobody' to run the server as")
+
+
+def _unprivileged() -> dict[str, object]:
+    account = _account()
+    options: dict[str, object] = {"preexec_fn": _die_with_parent, "start_new_session": True}
+    if account is not None:
+        options |= {"user": account.pw_uid, "group": account.pw_gid, "extra_groups": []}
+    return options
+
+
+_libc = ctypes.CDLL(None) if sys.platform == "linux" else None
+
+
+def _die_with_parent() -> None:
+    # Runs after the change of user, which would clear it.
+    if _libc is not None:
+        _libc.prctl(1, signal.SIGQUIT)  # PR_SET_PDEATHSIG
+
+
+def _folder(prefix: str) -> Path:
+    folder = Path(tempfile.mkdtemp(prefix=prefix))
+    _own(folder)
+    return folder
+
+
+def _own(path: Path) -> None:
+    if account := _account():
+        os.chown(path, account.pw_uid, account.pw_gid)
+
+
+def _run(command: list[object], folder: Path) -> None:
+    done = subprocess.run(
+        [str(part) for part in command], cwd=folder, capture_output=True, check=False, **_unprivileged()
+    )
+    if done.returncode:
+        raise RuntimeError(f"{command[0]} failed:\n{done.stderr.decode(errors='replace')[-4000:]}")
+
+
+def _until_listening(port: int, process: subprocess.Popen[bytes]) -> None:
+    until = time.monotonic() + START_SECONDS
+    while process.poll() is None and time.monotonic() < until:
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
+            return
+        time.sleep(0.02)
+    raise RuntimeError(f"the server on port {port} did not start")
+
+
+if __name__ == "__main__":
+    supervise(sys.argv[1], Path(sys.argv[2]))
