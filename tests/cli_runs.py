@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
+import pty
 import re
+import struct
+import subprocess
+import sys
+import termios
 from typing import NamedTuple
 
 import apsw
@@ -91,3 +98,30 @@ def damage(path, seq):
     con.execute("UPDATE entries SET digest = zeroblob(32) WHERE pos & 0xffffffff = ?", (seq,))
     assert con.changes()
     con.close()
+
+
+def on_a_terminal(*words, columns, answer=None):
+    """What a terminal of so many columns receives, and the exit code."""
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
+    attributes = termios.tcgetattr(theirs)
+    attributes[1] &= ~termios.OPOST  # no carriage returns, so that lines can be compared
+    termios.tcsetattr(theirs, termios.TCSANOW, attributes)
+    environment = {**os.environ, "TERM": "xterm-256color"}
+    ran = subprocess.Popen(
+        [sys.executable, "-m", "segue", *words], stdin=theirs, stdout=theirs, stderr=theirs, env=environment
+    )
+    os.close(theirs)
+    if answer is not None:
+        os.write(ours, answer.encode())
+    received = b""
+    while True:
+        try:
+            part = os.read(ours, 65_536)
+        except OSError:  # Linux says so when the other side is closed
+            part = b""
+        if not part:
+            break
+        received += part
+    os.close(ours)
+    return received.decode(), ran.wait(timeout=60)

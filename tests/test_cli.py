@@ -14,7 +14,7 @@ import apsw
 import pytest
 
 import segue
-from cli_runs import STEERING, age, alone, cli, damage, db, me, turn
+from cli_runs import STEERING, age, alone, cli, damage, db, me, on_a_terminal, turn
 from segue.cli.commands import COMMANDS
 from segue.cli.machine import ENTRY_FIELDS, SESSION_FIELDS
 
@@ -39,15 +39,21 @@ def test_ls_shows_where_a_fork_comes_from(cli, me):
     assert f"B  fork of {parent.id[-8:]} at 2" in cli("ls").out
 
 
-def test_ls_aligns_wide_characters_and_fits_the_screen(cli, me, monkeypatch):
+def test_ls_aligns_wide_characters_and_fits_the_screen(me):
     from segue.cli.text import width
 
     for title in ("华东八月销售额下降分析" * 4, "plain " * 30, "x"):
         me.create(title=title, tags=["long-tag-number-one", "two"])
-    monkeypatch.setenv("COLUMNS", "80")
-    rows = cli("ls").out.splitlines()
+    received, _ = on_a_terminal("ls", columns=80)
+    rows = re.sub("\x1b\\[[0-9;]*m", "", received).splitlines()
     assert all(width(row) <= 80 for row in rows)
     assert len({width(row[: row.index(title)]) for row, title in zip(rows, ("TITLE", "x", "plain", "华东"))}) == 1
+
+
+def test_in_a_pipe_nothing_is_cut(cli, me, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "60")
+    me.create(title="plain " * 30, tags=["a" * 50])
+    assert "plain " * 29 + "plain  #" + "a" * 50 in cli("ls").out
 
 
 def test_ls_filters(cli, me):
@@ -245,15 +251,50 @@ def test_store_and_owner_come_from_options_or_the_environment(cli, tmp_path, mon
     assert "no sessions of acme/wu" in cli("ls", "--user", "wu").out
 
 
+WORDS = {"title": ["xxxx", "y"], "ls": [], "resume": [], "sweep": [], "verify": [], "doctor": []}
+
+
 @pytest.mark.parametrize("command", [c.name for c in COMMANDS])
 def test_no_command_makes_a_store(cli, tmp_path, command):
-    words = {"title": ["x", "y"], "ls": [], "resume": [], "sweep": [], "verify": [], "doctor": []}.get(
-        command, ["xxxx"]
-    )
-    ran = cli(command, *words, "--store", "missing.db")
-    assert ran.code == 5
-    assert "no store at missing.db" in ran.out + ran.err
-    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "empty.db").touch()
+    (tmp_path / "folder").mkdir()
+    for store in ("missing.db", "empty.db", "jsonl:missing", "jsonl:folder"):
+        ran = cli(command, *WORDS.get(command, ["xxxx"]), "--store", store)
+        assert (ran.code, f"no store at {store.removeprefix('jsonl:')}" in ran.out + ran.err) == (5, True)
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["empty.db", "folder"]
+    assert (tmp_path / "empty.db").stat().st_size == 0
+
+
+def test_a_folder_of_something_else_is_left_alone(cli, tmp_path):
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "notes.txt").write_text("mine")
+    for words in (["ls"], ["title", "xxxx", "y"]):
+        assert cli(*words, "--store", "jsonl:folder").code == 2
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["folder", "notes.txt"]
+
+
+def test_it_works_on_a_folder_of_json_lines(cli):
+    with segue.open("jsonl:folder") as db:
+        turn(db.scope().create(title="A"))
+    for words in (
+        ["ls"],
+        ["show", "latest"],
+        ["title", "latest", "B"],
+        ["fork", "latest"],
+        ["verify"],
+        ["rm", "latest", "--yes"],
+    ):
+        assert cli(*words, "--store", "jsonl:folder").code == 0
+    assert [line["title"] for line in cli("ls", "--json", "--store", "jsonl:folder").lines] == ["B"]
+
+
+def test_what_a_killed_process_left_is_read(cli):
+    code = "import os, segue; s = segue.open('sqlite:///segue.db').scope().create(title='left'); os._exit(1)"
+    subprocess.run([sys.executable, "-c", code], check=False)
+    assert Path("segue.db-wal").stat().st_size
+    assert "left" in cli("ls").out
+    assert cli("verify").code == 0
+    assert cli("title", "latest", "found").code == 0
 
 
 def test_commands_that_only_read_leave_the_file_as_it_is(cli, tmp_path):

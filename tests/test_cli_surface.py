@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import segue
-from cli_runs import STEERING, alone, cli, damage, db, me, turn
+from cli_runs import STEERING, alone, cli, damage, db, me, on_a_terminal, turn
 from segue.cli.commands import COMMANDS
 from segue.cli.docs import document
 from segue.cli.outcome import EXIT_CODES
@@ -133,30 +133,32 @@ def test_a_commit_of_unknown_outcome_ends_with_six(cli, me, monkeypatch):
 # As a process
 
 
-def process(*words, **options):
+def process(*words, **environment):
+    # Given in full: readline sets COLUMNS in the process's environment behind Python's back.
     return subprocess.run(
-        [sys.executable, "-m", "segue", *words], capture_output=True, text=True, check=False, timeout=60, **options
-    )
+        [sys.executable, "-m", "segue", *words],
+        capture_output=True, text=True, check=False, timeout=60, env={**os.environ, **environment},
+    )  # fmt: skip
 
 
 def test_it_runs_as_a_module_in_colour_and_without_rich_in_plain(me, tmp_path):
     me.create(title="华东")
     (tmp_path / "without").mkdir()
     (tmp_path / "without" / "rich.py").write_text("raise ImportError('no rich here')\n")
-    colour = {**os.environ, "FORCE_COLOR": "1", "TERM": "xterm-256color"}
+    colour = {"FORCE_COLOR": "1", "TERM": "xterm-256color"}
     plain = process("ls")
     assert plain.returncode == 0
-    assert process("ls", env={**colour, "PYTHONPATH": str(tmp_path / "without")}).stdout == plain.stdout
-    coloured = process("ls", env=colour).stdout
+    assert process("ls", **colour, PYTHONPATH=str(tmp_path / "without")).stdout == plain.stdout
+    coloured = process("ls", **colour).stdout
     assert coloured != plain.stdout
     assert re.sub("\x1b\\[[0-9;]*m", "", coloured) == plain.stdout
 
 
 def test_a_terminal_of_another_encoding_gets_escapes(me):
     me.create(title="华东")
-    ran = process("ls", env={**os.environ, "PYTHONIOENCODING": "ascii"})
+    ran = process("ls", PYTHONIOENCODING="ascii")
     assert (ran.returncode, "\\u534e\\u4e1c" in ran.stdout) == (0, True)
-    ran = process("ls", "--json", env={**os.environ, "PYTHONIOENCODING": "ascii"})
+    ran = process("ls", "--json", PYTHONIOENCODING="ascii")
     assert json.loads(ran.stdout)["title"] == "华东"
 
 
@@ -178,3 +180,27 @@ def test_a_reader_that_goes_away_is_no_error(me):
 def test_importing_segue_brings_no_command_line():
     code = "import sys, segue; sys.exit(any(m.startswith(('segue.cli', 'rich', 'argparse')) for m in sys.modules))"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.parametrize("columns", [80, 120])
+def test_on_a_terminal_lines_fit_and_only_colours_are_sent(me, columns):
+    from segue.cli.text import width
+
+    session = turn(me.create(title=HOSTILE + "华东八月销售额下降分析" * 9, tags=["t" * 30, "u" * 30]))
+    session.append({"role": "user", "content": HOSTILE + "为什么华东八月销售额下降？" * 30})
+    session.append({"source": "s" * 200, "kind": "k", "version": "v" * 99}, kind="observation", format="segue")
+    for words in (["ls"], ["show", "latest"]):
+        received, code = on_a_terminal(*words, columns=columns)
+        assert (code, "\x1b[" in received) == (0, True)
+        text = re.sub("\x1b\\[[0-9;]*m", "", received)
+        assert not STEERING.search(text)
+        assert max(width(line) for line in text.split("\n")) <= columns
+
+
+def test_on_a_terminal_rm_asks(me):
+    session = turn(me.create(title="precious"))
+    received, code = on_a_terminal("rm", session.id, columns=80, answer="no\n")
+    assert (code, "erase 1 session for good? [y/N]" in received) == (1, True)
+    assert on_a_terminal("rm", session.id, columns=80, answer="y\n")[1] == 0
+    with pytest.raises(segue.NotFound):
+        session.refresh()

@@ -60,7 +60,9 @@ def must_exist(url: str) -> None:
         NoStore: There is none.
     """
     place = file_of(url)
-    if place is not None and str(place) and not place.exists():
+    if place is None or not place.name:
+        return
+    if not place.exists() or not (any(place.iterdir()) if place.is_dir() else place.stat().st_size):
         raise NoStore(
             f"no store at {place}; name it with --store or SEGUE_STORE (segue.open makes one, this command never)"
         )
@@ -131,8 +133,9 @@ def desk(args: Any, *, reads: bool = False) -> Iterator[Desk]:
     """Open what the options name, for reading only where that is enough, and close it afterwards."""
     url = store_url(args.store)
     must_exist(url)
-    options = {"read_only": True} if reads and url.startswith("sqlite:") else {}
-    with segue.open(url, **options) as db:
+    if file_of(url) is not None and not reads:
+        segue.open(url, read_only=True).close()  # in an empty file or folder, opening for writing would make a store
+    with segue.open(url, **({"read_only": True} if file_of(url) is not None and reads else {})) as db:
         yield Desk(url, db, db.scope(*owner(args)))
 
 

@@ -17,7 +17,7 @@ from .address import Desk, short_id
 from .conversation import Conversation, Retractions
 from .outcome import DONE, FINDING
 from .screen import Screen, Span
-from .text import ago, clock, cut, joined, lines, moment, one_line, pad, plural, short, width
+from .text import ago, clock, cut, joined, lines, moment, one_line, pad, plural, short, width, wrap
 
 LIMIT = 20
 """How many sessions ``ls`` shows to a person."""
@@ -263,7 +263,8 @@ def _start(session: segue.Session, pick: _Pick, upto: int) -> int:
 
 def header(info: SessionInfo, desk: Desk, screen: Screen) -> None:
     """Title, id, state, size and origin of a session, on two or three lines."""
-    screen.line((one_line(info.title) or "(no title)", "bold"))
+    for row in wrap(one_line(info.title) or "(no title)", screen.width):
+        screen.line((row, "bold"))
     tokens = f"{short(info.usage.input)} tokens in, {short(info.usage.output)} out" if any(info.usage) else ""
     facts = [
         info.status
@@ -276,11 +277,16 @@ def header(info: SessionInfo, desk: Desk, screen: Screen) -> None:
         f"key {info.key}" if info.key else "",
     ]
     screen.line((info.id, "id"))
-    for row in joined([fact for fact in facts if fact], " · ", screen.width):
-        screen.line((row, "dim"))
-    tags = " ".join(f"#{one_line(tag)}" for tag in info.tags)
-    if tags or info.parent is not None:
-        screen.line((tags, "tag"), "  " if tags and info.parent else "", (origin_of(info), "dim"))
+    _joined([fact for fact in facts if fact], " · ", "dim", screen)
+    _joined([f"#{tag}" for tag in info.tags], " ", "tag", screen)
+    if info.parent is not None:
+        screen.line((origin_of(info), "dim"))
+
+
+def _joined(words: list[str], between: str, style: str, screen: Screen) -> None:
+    for line in joined(words, between, screen.width):
+        for row in wrap(line, screen.width):
+            screen.line((row, style))
 
 
 # resume

@@ -57,7 +57,7 @@ class Screen:
         self.error = sys.stderr if error is None else error
         self.is_json = is_json
         self.is_terminal = self.out.isatty()
-        self.width = _width(is_terminal=self.is_terminal)
+        self.width = max(40, shutil.get_terminal_size().columns) if self.is_terminal else None
         self._ascii_only = not (getattr(self.out, "encoding", None) or "").lower().replace("-", "").startswith("utf8")
         self._console = None if is_json else _console(self.out, is_terminal=self.is_terminal)
 
@@ -98,12 +98,6 @@ class Screen:
             columns = shutil.get_terminal_size().columns
             self.error.write("\r\x1b[K" + text.cut(text.safe(message), columns - 1))
             self.error.flush()
-
-
-def _width(*, is_terminal: bool) -> int | None:
-    if is_terminal or os.environ.get("COLUMNS", "").isdecimal():
-        return max(40, shutil.get_terminal_size().columns)
-    return None
 
 
 def _console(out: TextIO, *, is_terminal: bool) -> Any:
