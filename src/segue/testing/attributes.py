@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from segue.errors import Busy, Exists, NotFound, VersionMoved
+from segue.errors import Busy, Exists, IdConflict, NotFound, VersionMoved
 from segue.model import Parent, SessionInfo, Usage, from_us
 from segue.store import UPDATABLE, Create, Update
 
@@ -76,6 +76,12 @@ class CreateTests(StoreCase):
         self.do(create)
         now = self.update("s", title="second")
         assert self.do(create) == now
+
+    def test_a_create_whose_entries_contradict_each_other_makes_nothing(self) -> None:
+        contradiction = (draft("this", id="same"), draft("that", id="same"))
+        self.refused(Create(self.me, "s", key="k", tags=("t",), entries=contradiction), IdConflict)
+        self.assert_gone("s")
+        self.create(id="s", key="k")
 
     def test_two_sessions_without_a_key_do_not_collide(self) -> None:
         assert self.create() != self.create()

@@ -35,6 +35,8 @@ from segue.store import (
     Update,
 )
 
+from .matrix import matrix_of
+
 SECOND: Final = 1_000_000
 """One second of the store's clock, in microseconds."""
 
@@ -90,7 +92,11 @@ class StoreCase:
         a, b: Two handles on the same data, new for each test.
         me: A scope that no other test uses.
         directory: Where the store keeps its data; the tests of one class share it.
+        shares_directory: False gives each test a directory of its own, for a store that opens the
+            slower the more it holds.
     """
+
+    shares_directory = True
 
     a: Store
     b: Store
@@ -108,11 +114,12 @@ class StoreCase:
     # Around each test.
 
     @pytest.fixture(autouse=True)
-    def _around(self, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    def _around(self, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         directory = _directories.get(type(self))
-        if directory is None or not directory.exists():
+        if directory is None or not directory.exists() or not self.shares_directory:
             directory = _directories[type(self)] = tmp_path_factory.mktemp("store")
         self.set_up(directory)
+        matrix_of(request.config).add(self.a)
         yield
         self.tear_down()
 

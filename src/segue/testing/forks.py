@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from segue.errors import Exists, Invalid, NotFound
+from segue.errors import Exists, IdConflict, Invalid, NotFound
 from segue.model import Parent, SessionInfo, Usage
 from segue.store import Create, Fork, Release, Update
 
@@ -165,6 +165,12 @@ class ForkTests(StoreCase):
         parent, own = self.create(*drafts(2)), draft()
         self.do(self.op("f", parent, 1, entries=(own,)))
         assert self.ids("f") == [*self.ids(parent)[:1], own.id]
+
+    def test_a_fork_whose_first_entries_conflict_with_inherited_ones_makes_nothing(self) -> None:
+        parent = self.create(draft("this", id="same"))
+        self.refused(self.op("f", parent, 1, key="k", entries=(draft(), draft("that", id="same"))), IdConflict)
+        self.assert_gone("f")
+        self.fork(parent, 1, id="f")
 
     def test_a_fork_shows_the_hollow_entries_it_inherits(self) -> None:
         parent = self.create(*drafts(2))

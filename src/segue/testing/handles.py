@@ -180,16 +180,3 @@ class CloseTests(StoreCase):
         shown = self.info(session).lease
         assert shown is not None
         assert shown.run == "run-1"
-
-
-def capability_matrix(stores: list[Store]) -> str:
-    """A table of what each store declares, one line a store."""
-    names = sorted(CAPABILITIES)
-    width = max((len(store.name) for store in stores), default=0)
-    head = " " * width + "  " + "  ".join(names)
-    rows = [
-        f"{store.name:{width}}  "
-        + "  ".join(f"{'yes' if name in store.capabilities else '-':{len(name)}}" for name in names)
-        for store in stores
-    ]
-    return "\n".join(line.rstrip() for line in (head, *rows))
