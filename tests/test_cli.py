@@ -495,6 +495,15 @@ def test_show_shows_what_is_healthy_around_the_damage(cli, me):
     assert "--raw" not in cli("show", "latest", "--raw").err
 
 
+def test_a_damaged_retraction_hides_nothing(cli, me):
+    session = turn(me.create())
+    session.append({"seqs": [4]}, kind="retract", format="segue", refs=("retract",))
+    damage("segue.db", 5)
+    ran = cli("show", "latest")
+    assert (ran.code, "Volume fell by 9 %." in ran.out) == (1, True)
+    assert "nothing is marked as retracted" in ran.err
+
+
 def test_doctor_tells_versions_and_what_is_wrong(cli, me):
     ran = cli("doctor")
     assert (ran.code, "everything is as it should be" in ran.out) == (0, True)

@@ -120,6 +120,15 @@ def test_a_mistake_of_segue_is_told_as_one(cli, me, monkeypatch):
         cli("show", "latest", "--debug")
 
 
+def test_an_interrupted_command_says_so(cli, db, monkeypatch):
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("segue.cli.address.Desk.find", interrupt)
+    ran = cli("show", "latest")
+    assert (ran.code, ran.err) == (130, "segue: interrupted\n")
+
+
 def test_a_commit_of_unknown_outcome_ends_with_six(cli, me, monkeypatch):
     me.create()
 

@@ -39,8 +39,8 @@ _JSON = """
 
 `--json` prints JSON lines: one object a line, and nothing else, on standard output. A command with one result
 prints one line. Times are ISO 8601 in UTC with six digits, so they sort as text. Fields may be added in a later
-version; none is removed or changes its meaning. An error is one object on standard error: `error` (its name in
-`segue.errors`), `message`, `exit_code`, and `candidates` where several sessions fit.
+version; none is removed or changes its meaning. An error is one object on standard error: `error` (a name in
+`segue.errors`, or `Ambiguous` or `NoStore`), `message`, `exit_code`, and `candidates` where several sessions fit.
 
 Output for people may change with every version. It is coloured only on a terminal (`NO_COLOR` and `FORCE_COLOR`
 are respected), cut to its width, and neither in a pipe. Control and direction characters in stored text are shown

@@ -186,9 +186,17 @@ def show(desk: Desk, args: Namespace, screen: Screen) -> int:
             session, pick, lambda entry: screen.emit(machine.entry(entry)), lambda error: screen.emit(_damage(error))
         )
     header(session.info, desk, screen)
-    retractions = Retractions(hit.entry for hit in session.by_ref("retract"))
-    conversation = Conversation(screen, now=desk.now, retracted=retractions, full=args.full, head=session.info.head)
+    retracted = _retractions(session, screen)
+    conversation = Conversation(screen, now=desk.now, retracted=retracted, full=args.full, head=session.info.head)
     return _each(session, pick, conversation.show, lambda error: conversation.damage(error.seq or 0, str(error)))
+
+
+def _retractions(session: segue.Session, screen: Screen) -> Retractions:
+    try:
+        return Retractions(hit.entry for hit in session.by_ref("retract"))
+    except Corrupt:
+        screen.note("a record of what was taken back is damaged, so nothing is marked as retracted")
+        return Retractions(())
 
 
 class _Pick(NamedTuple):
