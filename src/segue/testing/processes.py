@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
@@ -13,7 +14,7 @@ from .handles import PATIENCE_SECONDS
 
 
 class ProcessCase(StoreCase):
-    _children: ClassVar[list[Child]] = []
+    _children: ClassVar[dict[tuple[type, Path], list[Child]]] = {}
 
     def start_child(self) -> Child:
         """A new process with a handle on the data of ``a`` and ``b``."""
@@ -29,21 +30,26 @@ class ProcessTests(ProcessCase):
     @classmethod
     def teardown_class(cls) -> None:
         """End the processes."""
-        while cls._children:
-            cls._children.pop().close()
+        for made, directory in list(cls._children):
+            if made is cls:
+                for child in cls._children.pop((made, directory)):
+                    child.close()
 
     def race_processes(self, **command: Any) -> list[dict[str, Any]]:
         """What two processes answer that do the same at once; ``%`` in a text is the number of the process."""
         self.needs("processes")
-        if not self._children:
-            self._children.extend(self.start_child() for _ in range(2))
-        for number, child in enumerate(self._children):
+        where = type(self), self.directory
+        if where not in self._children:
+            self.teardown_class()
+            self._children[where] = [self.start_child() for _ in range(2)]
+        children = self._children[where]
+        for number, child in enumerate(children):
             own = {
                 name: value.replace("%", str(number)) if isinstance(value, str) else value
                 for name, value in command.items()
             }
             child.tell(scope=self.me, **own)
-        return [child.hear(PATIENCE_SECONDS) for child in self._children]
+        return [child.hear(PATIENCE_SECONDS) for child in children]
 
     def test_one_of_two_processes_creates_by_key(self) -> None:
         for number in range(5):
