@@ -17,7 +17,7 @@ from .address import Desk, short_id
 from .conversation import Conversation, Retractions
 from .outcome import DONE, FINDING
 from .screen import Screen, Span
-from .text import ago, clock, cut, joined, lines, moment, one_line, pad, plural, short, width, wrap
+from .text import ago, clock, cut, joined, moment, one_line, pad, plural, short, width
 
 LIMIT = 20
 """How many sessions ``ls`` shows to a person."""
@@ -271,8 +271,7 @@ def _start(session: segue.Session, pick: _Pick, upto: int) -> int:
 
 def header(info: SessionInfo, desk: Desk, screen: Screen) -> None:
     """Title, id, state, size and origin of a session, on two or three lines."""
-    for row in wrap(one_line(info.title) or "(no title)", screen.width):
-        screen.line((row, "bold"))
+    screen.wrapped(words=one_line(info.title) or "(no title)", style="bold")
     tokens = f"{short(info.usage.input)} tokens in, {short(info.usage.output)} out" if any(info.usage) else ""
     facts = [
         info.status
@@ -293,8 +292,7 @@ def header(info: SessionInfo, desk: Desk, screen: Screen) -> None:
 
 def _joined(words: list[str], between: str, style: str, screen: Screen) -> None:
     for line in joined(words, between, screen.width):
-        for row in wrap(line, screen.width):
-            screen.line((row, style))
+        screen.wrapped(words=line, style=style)
 
 
 # resume
@@ -330,6 +328,6 @@ def resume(desk: Desk, args: Namespace, screen: Screen) -> int:
     screen.emit({"session": machine.session(back.info), "briefing": back.briefing.facts(), "text": str(back.briefing)})
     header(back.info, desk, screen)
     screen.line()
-    for line in lines(str(back.briefing)):
-        screen.line(line)
+    for line in str(back.briefing).split("\n"):
+        screen.wrapped(words=line)
     return DONE

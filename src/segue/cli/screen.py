@@ -71,6 +71,13 @@ class Screen:
         else:
             _print(self._console, parts)
 
+    def wrapped(self, *lead: Span, words: str, style: str = "") -> None:
+        """Print words behind a lead; on a terminal further rows stand below the first word."""
+        taken = sum(text.width(text.safe(span if isinstance(span, str) else span[0])) for span in lead)
+        rows = text.wrap(text.safe(words), None if self.width is None else max(20, self.width - taken))
+        for n, row in enumerate(rows):
+            self.line(*(lead if n == 0 else [" " * taken]), (row, style))
+
     def emit(self, value: dict[str, Any]) -> None:
         """Print one line of JSON; without ``--json`` nothing."""
         if self.is_json:

@@ -72,7 +72,7 @@ def verify(desk: Desk, args: Namespace, screen: Screen) -> int:
         if report.level != "ok" or not args.quiet:
             where = " ".join(f"{key} {value}" for key, value in place.items() if value is not None)
             level = (f"{report.level:6}", LEVEL_STYLES[report.level])
-            screen.line(level, f"  {report.text}", (f"  ({where})" if where else "", "dim"))
+            screen.wrapped(level, "  ", words=report.text + (f" ({where})" if where else ""))
     if not args.quiet or bad:
         took = f"in {time.monotonic() - began:.1f} s"
         screen.line(f"damage found: {plural(len(bad), 'finding')}, {took}" if bad else f"no damage, {took}")
@@ -144,7 +144,8 @@ def doctor(args: Namespace, screen: Screen) -> int:
 
 def _show(finding: Finding, screen: Screen) -> int:
     screen.emit(finding._asdict())
-    screen.line((f"{finding.level:6}", LEVEL_STYLES[finding.level]), f"  {finding.topic:8}  {finding.text}")
+    level = (f"{finding.level:6}", LEVEL_STYLES[finding.level])
+    screen.wrapped(level, f"  {finding.topic:7}  ", words=finding.text)
     return DONE if finding.level == "ok" else FINDING
 
 
