@@ -156,6 +156,17 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         self._serve()
 
+    def do_PUT(self) -> None:
+        page = self.page
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        status = 412
+        if self.headers.get("If-Match") == page.etag:
+            status, page.body, page.etag = 204, body, f'"{len(page.requests)}-{body.decode()}"'
+        page.requests.append((self.command, self.path, dict(self.headers)))
+        self.send_response(status)
+        self.send_header("ETag", page.etag or "")
+        self.end_headers()
+
     def _serve(self) -> None:
         page = self.page
         page.requests.append((self.command, self.path, dict(self.headers)))

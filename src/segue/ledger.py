@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
+from itertools import islice
 from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 from uuid import UUID
 
@@ -518,6 +519,38 @@ def open_effects(
             ended.add(effect.id)
     unknown = (e for e in started.values() if e.id not in ended and e.run not in running)
     return tuple(sorted(unknown, key=lambda e: e.seq))
+
+
+class Known(NamedTuple):
+    """The version of a source that a session has seen last, or made itself; the entry's seq and run."""
+
+    version: Version
+    seq: int
+    run: str | None
+
+
+def known(entries: Iterable[Entry], source: str, *, scan: int = SCAN_MAX) -> Known | None:
+    """
+    The version of a source that the session knows: of its newest reading, or of its own newest write.
+
+    Args:
+        entries: Entries of kind observation and effect, newest first (others are passed over), such
+            as ``by_ref(source_ref(source), reverse=True)`` gives.
+        source: The source; readings of others are passed over, and so are those without a version.
+        scan: Most entries to look through.
+    """
+    for entry in islice(entries, scan):
+        if entry.is_hollow or entry.kind not in ("observation", "effect"):
+            continue
+        try:
+            found = Observation.from_entry(entry) if entry.kind == "observation" else Effect.from_entry(entry)
+        except Invalid:
+            continue
+        if found.source != source or found.version is None:
+            continue
+        if isinstance(found, Observation) or found.phase == "completed":
+            return Known(found.version, entry.seq, entry.run)
+    return None
 
 
 class Foreign(NamedTuple):

@@ -42,6 +42,10 @@ class Phrases:
     kinds: dict[str, str]  # kinds of version; a kind that is not here is shown as it is
     observed: str  # at, source, version: the stamp on a reading
     observed_bare: str  # at, source: the stamp on a reading without a version
+    written: str  # at, source, version: the stamp on a write that the other side compared
+    written_bare: str  # at, source: the same, where the new version is not known
+    window: str  # follows a stamp: the write was not compared by the other side
+    overwritten: str  # version: follows a stamp: written although the version was not the one seen
 
     # The note
     heading: str  # now, zone
@@ -208,6 +212,10 @@ templates["en"] = _phrases(
     kinds={"value": "version", "last-modified": "modified", "etag": "ETag"},
     observed="[observed {at} · {source} · {version}]",
     observed_bare="[observed {at} · {source}]",
+    written="[written {at} · {source} · {version}]",
+    written_bare="[written {at} · {source}]",
+    window="[compared just before the write, not in one step with it: another writer may have come in between]",
+    overwritten="[written over a version that this session had not seen: {version}]",
     heading="[Session resumed · now {now} ({zone})]",
     gap="{gap} since the last activity ({day}, {at})",
     today="today",
@@ -298,6 +306,10 @@ templates["zh"] = _phrases(
     kinds={"value": "版本", "watermark": "水位", "last-modified": "修改时间", "etag": "ETag"},
     observed="[读取于 {at} · {source} · {version}]",
     observed_bare="[读取于 {at} · {source}]",
+    written="[写入于 {at} · {source} · {version}]",
+    written_bare="[写入于 {at} · {source}]",
+    window="[仅在写入前比对过版本，比对与写入并非一步完成：其间可能有他人写入]",
+    overwritten="[覆盖了本会话未见过的版本：{version}]",
     heading="[会话恢复 · 现在 {now}（{zone}）]",
     gap="距上次活动 {gap}（{day} {at}）",
     today="今天",

@@ -8,7 +8,7 @@ probe first runs; a missing one names its ``pip install``.
 from __future__ import annotations
 
 from .call import Call
-from .file import File, file_version
+from .file import File, file_version, replace_file
 from .folder import Folder
 from .git import Git
 from .http import Http, from_headers
@@ -30,4 +30,5 @@ __all__ = [
     "Xmin",
     "file_version",
     "from_headers",
+    "replace_file",
 ]

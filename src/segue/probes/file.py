@@ -9,10 +9,12 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
-from segue.errors import Invalid
+from segue.errors import Invalid, Locked, StaleRead
 from segue.ledger import Answer, Denied, Gone, Unanswered, Version
+from segue.model import new_id
 
 _CHUNK_BYTES = 1024 * 1024
+_LOCK_SECONDS = 5.0
 _SETTLED_NS = 2_000_000_000
 
 
@@ -75,6 +77,70 @@ def file_version(path: str | Path) -> Version:
     if isinstance(answer, Version):
         return answer
     raise Invalid(f"{path}: {getattr(answer, 'reason', '')}")
+
+
+def replace_file(path: str | Path, data: str | bytes, expect: Version | str | None) -> Version:
+    """
+    Compare, then replace a file in one step, as seen by all who write it this way.
+
+    Args:
+        path: The file; a link is followed.
+        data: Its new content; a str as UTF-8.
+        expect: The version (or its value) that the caller has seen; None: there must be no file yet.
+
+    Returns:
+        The version of the new content, durable.
+
+    Raises:
+        StaleRead: The file is not as expected; nothing was written. Read it again.
+        Locked: Others kept replacing files of this folder for 5 s.
+
+    Writers that do not lock the folder (editors) are not kept out between the comparison and the
+    replacement.
+    """
+    path = Path(os.path.realpath(path))
+    raw = data.encode() if isinstance(data, str) else data
+    wanted = expect.value if isinstance(expect, Version) else expect
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        _lock(folder, path.parent)
+        held = file_version(path).value if path.exists() else None
+        if held != wanted:
+            raise StaleRead(f"file:{path}", wanted, held)
+        _replace(path, raw)
+        os.fsync(folder)
+    finally:
+        os.close(folder)  # and with it the lock
+    return Version("sha256", hashlib.sha256(raw).hexdigest())
+
+
+def _lock(folder: int, path: Path) -> None:
+    import fcntl  # not on every system that can read files
+
+    deadline = time.monotonic() + _LOCK_SECONDS
+    while True:
+        try:
+            return fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                raise Locked(f"others keep replacing files in {path}; try again") from None
+            time.sleep(0.002)
+
+
+def _replace(path: Path, raw: bytes) -> None:
+    beside = path.with_name(f".{path.name[:100]}.{new_id()}")
+    try:
+        handle = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0), 0o666)
+        with os.fdopen(handle, "wb") as file:
+            file.write(raw)
+            if path.exists():
+                os.fchmod(handle, stat.S_IMODE(path.stat().st_mode))
+            file.flush()
+            os.fsync(handle)
+        beside.replace(path)
+    except BaseException:
+        beside.unlink(missing_ok=True)
+        raise
 
 
 def _version(path: Path, seen: Version | None, hash_always_bytes: int, hash_max_bytes: int) -> Answer:
