@@ -21,7 +21,7 @@ from segue.errors import NotDone, OutcomeUnknown
 from segue.model import Draft, Parent, ScopeKey
 from segue.store import Append, Create, Erase, Filter, Fork, Hollow, Take, Update
 from segue.stores import _sqlite_file, sqlite
-from segue.stores._sqlite_write import Work
+from segue.stores._sqlite_work import Work
 from segue.stores.sqlite import SQLiteStore
 
 ME = ScopeKey("tenant", "user")

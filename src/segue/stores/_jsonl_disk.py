@@ -192,6 +192,7 @@ class Place:
         The directory is left to be synced by the caller.
         """
         temporary = f"{TEMPORARY}{os.getpid()}-{next(_temporary_numbers)}"
+        self.remove(temporary)  # of a process that had the same number and was killed; the lock is ours
         opened = self.disk.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, self.fd)
         try:
             try:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from functools import lru_cache
 from urllib.parse import unquote_to_bytes
 
 SESSION = ".jsonl"
@@ -25,6 +26,7 @@ _PLAIN = frozenset(b"abcdefghijklmnopqrstuvwxyz0123456789_-.")
 _RESERVED = re.compile(r"(?:con|prn|aux|nul|com\d|lpt\d)(?:\.|$)|segue\.")
 
 
+@lru_cache(16_384)
 def file_of(name: str) -> str:
     """The file name (without suffix) that stands for a tenant, user or session."""
     text = "".join(chr(byte) if byte in _PLAIN else f"%{byte:02x}" for byte in name.encode())
@@ -37,6 +39,7 @@ def file_of(name: str) -> str:
     return f"{text[:_KEPT]}~{hashlib.sha256(name.encode()).hexdigest()[:40]}"
 
 
+@lru_cache(16_384)
 def name_of(file: str) -> str | None:
     """The name that a file name stands for; None when it is too long to tell, or no file name of ours."""
     try:

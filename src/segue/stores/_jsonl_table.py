@@ -137,7 +137,7 @@ class Summary:
             fence=lease.fence,
             version=row.version,
             tags=row.tags,
-            metadata=msgspec.json.decode(msgspec.json.encode(row.metadata)),
+            metadata=msgspec.json.decode(msgspec.json.encode(row.metadata)) if row.metadata else {},
             is_pinned=row.pinned,
             is_listed=row.listed,
             config=row.config_base64 if row.config is None else row.config.encode(),

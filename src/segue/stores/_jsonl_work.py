@@ -7,7 +7,6 @@ and erasing write files anew, so what came before them is written first.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple, assert_never
@@ -47,7 +46,7 @@ from ._jsonl_disk import Folder, Place, mapped
 from ._jsonl_erase import Eraser
 from ._jsonl_lines import LeaseOf, Ticket, lease_of, moment
 from ._jsonl_names import lease_file, session_file
-from ._jsonl_read import fetch
+from ._jsonl_read import damaged, fetch
 from ._jsonl_shelf import Shelf
 from ._jsonl_staged import Staged, begun, columns, due_us, same_parent
 from ._jsonl_table import Moment, Table
@@ -263,7 +262,18 @@ class Work:
             elif known[1] != draft.digest:
                 raise IdConflict(draft.id, known[0])
             seqs.append(known[0])
+        if new:
+            self._check_ids_are_known(staged)
         return Sifted(tuple(new), tuple(seqs))
+
+    def _check_ids_are_known(self, staged: Staged) -> None:
+        """``Corrupt`` where a damaged line hides the id of an entry: the new one may be a retry of that."""
+        session = staged.summary.session
+        for owner, upto in staged.summary.parts(session):
+            table = self._table(staged, owner)
+            hidden = [seq for seq in table.spans().damaged if seq <= upto] if table else []
+            if hidden or (table is None and owner != session):
+                raise damaged(session, min(hidden, default=upto), f"the file of session {owner!r}")
 
     def _known(self, staged: Staged, entry_id: str) -> tuple[int, bytes] | None:
         """Seq and digest of the entry with this id in the session's history, or None."""
@@ -376,7 +386,7 @@ class Work:
             if self._writer.mend(place, table, self._at.now):
                 table = self._shelf.living(place, scope, session)
             lease = self._shelf.lease(place, scope, table)
-        staged = Staged(scope, copy.copy(table.summary), lease, table)
+        staged = Staged(scope, replace(table.summary), lease, table)
         staged.row  # noqa: B018 - Corrupt where it is damaged: nothing is decided without it
         self._staged[scope, session] = staged
         return staged
@@ -447,7 +457,8 @@ class Work:
         self._written = len(self._results)
 
     def _write(self, staged: Sequence[Staged]) -> None:
-        self._writer.prove([(each.scope, each.table) for each in staged if each.table is not None and not each.heads])
+        rests_on = [(each.scope, each.table) for each in staged if each.table is not None and not each.heads]
+        self._writer.prove(rests_on)
         writes = [_write_of(each) for each in staged if each.heads]
         self._writer.append(writes)
         try:

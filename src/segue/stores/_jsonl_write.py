@@ -11,6 +11,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 
@@ -21,6 +22,12 @@ from ._jsonl_disk import Disk, Folder, Place, mapped, typed, write_all
 from ._jsonl_names import TORN, file_of, session_file
 from ._jsonl_shelf import Shelf
 from ._jsonl_table import Table
+
+SYNCS_ALONE = 3
+"""From how many files on they are synced at the same time."""
+
+THREADS_MAX = 8
+"""Most syncs at a time."""
 
 
 @dataclass(slots=True)
@@ -58,6 +65,7 @@ class Writer:
         self._disk = disk
         self._shelf = shelf
         self.refuses = ""
+        self._threads: ThreadPoolExecutor | None = None
         self._proven: set[ScopeKey] = set()  # scopes whose directories are known to be durable
 
     def check_may_write(self) -> None:
@@ -104,6 +112,8 @@ class Writer:
             Unavailable: The disk refused; nothing is left of any of them.
             OutcomeUnknown: The disk failed; each may have been written.
         """
+        if not writes:
+            return
         with ExitStack() as stack:
             done: list[Write] = []
             is_durable = False
@@ -146,8 +156,7 @@ class Writer:
 
     def _sync(self, done: Sequence[Write]) -> None:
         try:
-            for write in done:
-                self._disk.sync(write.opened)
+            self._sync_files([write.opened for write in done])
             for place in {write.place.path: write.place for write in done if write.end is None}.values():
                 place.sync()
         except OSError as error:
@@ -157,6 +166,30 @@ class Writer:
                 for write in done:
                     self._disk.truncate(write.opened, write.end or 0)
             raise self._unknown(error, ", ".join(write.file for write in done[:3])) from error
+
+    def _sync_files(self, files: Sequence[int]) -> None:
+        if len(files) < SYNCS_ALONE:
+            for file in files:
+                self._disk.sync(file)
+            return
+        # The system puts syncs that wait at the same time into one write of its journal: many cost hardly more
+        # than one.
+        if self._threads is None:
+            self._threads = ThreadPoolExecutor(THREADS_MAX, thread_name_prefix="segue-sync")
+        syncs = [self._threads.submit(self._disk.sync, file) for file in files]
+        wait(syncs)
+        for sync in syncs:
+            sync.result()
+
+    def close(self) -> None:
+        """Let go of the threads. Idempotent."""
+        if self._threads is not None:
+            self._threads.shutdown()
+            self._threads = None
+
+    def begin_anew(self) -> None:
+        """In a forked child: the parent's threads are not there."""
+        self._threads = None
 
     def _revert(self, done: Sequence[Write]) -> None:
         try:

@@ -287,14 +287,17 @@ def _merged(wave: _Ops) -> Iterator[_Ops]:
     run: list[tuple[int, Op]] = []
     size = 0
     for place, op in wave:
-        mine = sum(len(draft.body) for draft in op.entries) if isinstance(op, Append) else STATEMENT_MAX_BYTES
+        if not isinstance(op, Append):
+            if run:
+                yield run
+            yield [(place, op)]
+            run, size = [], 0
+            continue
+        mine = sum(len(draft.body) for draft in op.entries)
         if run and size + mine > STATEMENT_MAX_BYTES:
             yield run
             run, size = [], 0
         run.append((place, op))
         size += mine
-        if not isinstance(op, Append):
-            yield run
-            run, size = [], 0
     if run:
         yield run

@@ -109,10 +109,13 @@ class Target:
             raise translate(error, self.where) from error
 
 
+_SCHEMES = ("postgresql://", "postgres://")
+
+
 def _parse(url: str) -> dict[str, Any]:
     # Nothing of a URL that cannot be read is repeated: a password may be in any part of it.
     try:
-        parameters = dict(conninfo_to_dict(url))
+        parameters = dict(conninfo_to_dict(url)) if url.startswith(_SCHEMES) else {"host": "@"}
     except psycopg.Error:
         parameters = {"host": "@"}
     if "@" in str(parameters.get("host", "")) or "@" in str(parameters.get("port", "")):

@@ -13,7 +13,7 @@ from segue.model import ScopeKey
 from segue.store import Erase, Erased, Hollow
 
 from ._sqlite_rows import ENTRY_COLUMNS, ERASED, SEQ_BITS, seal
-from ._sqlite_write import Work
+from ._sqlite_work import Work
 
 _TOMBSTONE = """
     UPDATE sessions SET key = NULL, state = 3, shelf = NULL, is_pinned = 0, is_listed = 0, lease_run = NULL,

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from segue.errors import Archived, Busy, LeaseLost
-from segue.model import Lease, from_us
+from segue.model import Draft, Lease, from_us
 from segue.store import Queued, Release, Renew, Take
 
+from ._sqlite_append import add, sift, wake
 from ._sqlite_rows import ARCHIVED, PAUSED, RUNNING, Row
-from ._sqlite_write import Work
+from ._sqlite_work import Work
 
 _GRANT = """
     UPDATE sessions SET fence = ?, lease_run = ?, lease_state = 1, lease_boot = ?, lease_tick_us = ?,
@@ -29,9 +32,9 @@ def take(work: Work, op: Take) -> Lease | Queued:
     row = work.row(op.scope, op.session)
     if row.state == ARCHIVED:
         raise Archived(op.session)
-    work.sift(row, op.entries)  # an id with other content refuses the grant
+    new, _seqs = sift(work, work.parts(row), row.head, op.entries)  # an id with other content refuses the grant
     if row.lease_state == RUNNING and row.lease_run == op.run:
-        return _grant(work, row, op, row.fence)  # the same run, asking again
+        return _grant(work, row, op, row.fence, new)  # the same run, asking again
     holder = row.lease_run if work.is_running(row) else None
     if holder is not None and op.dead is not None and row.lease_holder == op.dead:
         holder = None
@@ -42,7 +45,7 @@ def take(work: Work, op: Take) -> Lease | Queued:
     else:
         is_free = holder is None and before == 0
     if is_free:
-        return _grant(work, row, op, row.fence + 1)
+        return _grant(work, row, op, row.fence + 1, new)
     if op.policy == "enqueue":
         return _enqueue(work, row, op, Queued(before, holder or ""), is_new=op.run not in waiting)
     if holder is None:
@@ -50,16 +53,15 @@ def take(work: Work, op: Take) -> Lease | Queued:
     raise Busy(holder, waiting=before)
 
 
-def _grant(work: Work, row: Row, op: Take, fence: int) -> Lease:
+def _grant(work: Work, row: Row, op: Take, fence: int, new: Sequence[Draft]) -> Lease:
     moment, con = work.moment, work.con
     work.wrote = True
     until_us = moment.now + op.ttl_us
     con.execute(_GRANT, (fence, op.run, moment.boot, moment.tick + op.ttl_us, until_us, op.holder, row.no))
     con.execute("DELETE FROM queue WHERE session_no = ? AND run = ?", (row.no, op.run))
-    work.wake(row)
-    if op.entries:
-        new, _seqs = work.sift(row, op.entries)
-        work.add(row, work.scope_no(op.scope) or 0, new, op.run)
+    wake(work, row)
+    if new:
+        add(work, row, new, op.run)
     return Lease(op.run, fence, "running", from_us(until_us), op.holder)
 
 

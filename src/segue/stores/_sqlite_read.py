@@ -12,7 +12,7 @@ from segue.model import Entry, Hit, ScopeKey, SessionInfo
 from segue.store import READ_MAX
 
 from ._sqlite_rows import ENTRY_COLUMNS, INFO, SEQ_BITS, SEQ_MASK, Moment, damaged, entries_of, info_of
-from ._sqlite_write import ANCESTORS, Names, Part
+from ._sqlite_work import ANCESTORS, Names, Part
 
 # All SQL is put together from these constants; values are always bound.
 _BETWEEN = f"SELECT {ENTRY_COLUMNS} FROM entries WHERE pos > ? AND pos <= ? ORDER BY pos LIMIT ?"  # noqa: S608
@@ -144,10 +144,7 @@ class View:
         raise damaged(session, expected, "it is missing")
 
     def _entries(self, rows: list[tuple[Any, ...]], session: str) -> list[Entry]:
-        labels = self.names.labels
-        if any(row[2] not in labels for row in rows):
-            self.names.read_labels(self.con)
-        return entries_of(rows, labels, session)
+        return entries_of(rows, self.names.labels_of(self.con, [row[2] for row in rows]), session)
 
     # Entries by ref.
 
@@ -183,9 +180,7 @@ class View:
         for session, _no, seq, pos, *_rest in rows:
             if pos is None:
                 raise damaged(session, seq, "it is missing, though a ref leads to it")
-        labels = self.names.labels
-        if any(row[5] not in labels for row in rows):
-            self.names.read_labels(self.con)
+        labels = self.names.labels_of(self.con, [row[5] for row in rows])
         return [Hit(row[0], entries_of([row[3:]], labels, row[0])[0]) for row in rows]
 
     # Scopes.

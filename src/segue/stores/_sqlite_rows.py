@@ -36,6 +36,7 @@ class Row(NamedTuple):
     """What a write has to know of a session."""
 
     no: int
+    scope_no: int
     id: str
     key: str | None
     state: int
@@ -71,12 +72,6 @@ INFO_COLUMNS = """
 INFO = f"SELECT {INFO_COLUMNS} FROM sessions s JOIN profiles p ON p.session_no = s.no "  # noqa: S608
 
 ENTRY_COLUMNS = "pos, id, label, created_us, occurred_us, run, refs, usage, seal, digest, codec, body"
-
-ENTRY_INSERT = """
-    INSERT INTO entries
-        (pos, session_no, id, label, created_us, occurred_us, run, refs, usage, seal, digest, codec, body)
-    VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (session_no, id) DO NOTHING
-"""
 
 
 class Moment(NamedTuple):
@@ -206,7 +201,7 @@ def seal(  # noqa: PLR0917 - the columns in their order, and this runs for every
 
 
 def entry_values(draft: Draft, *, pos: int, label: int, created_us: int, run: bytes | str | None) -> tuple[Any, ...]:
-    """What ``ENTRY_INSERT`` takes."""
+    """An entry's row: what ``_sqlite_append`` inserts."""
     kind, format, origin, body, digest, id, refs, occurred_us, usage = draft
     packed_id = squeeze(id)
     refs_text = "\n".join(refs) if refs else None

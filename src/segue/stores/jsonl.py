@@ -163,11 +163,17 @@ class JsonlStore:
         with self._using():
             if self._is_read_only:
                 raise ReadOnly(f"{self._folder.path} was opened with read_only; open it without to write")
-            with self._writing, self._lock.held():
-                self._writer.check_may_write()
-                results = Work(self._folder, self._shelf, self._writer, self._moment()).do(ops)
-                self._save_indexes(INDEX_EVERY)
-                return results
+            try:
+                with mapped(self._folder.path), self._writing, self._lock.held():
+                    self._writer.check_may_write()
+                    results = Work(self._folder, self._shelf, self._writer, self._moment()).do(ops)
+                    self._save_indexes(INDEX_EVERY)
+                    return results
+            except (FileNotFoundError, Moved) as error:
+                raise Unavailable(
+                    f"{self._folder.path}: another program removed or replaced files of a session while it was locked; "
+                    "stop that one, then call again"
+                ) from error
 
     # Readings.
 
@@ -322,6 +328,7 @@ class JsonlStore:
         if not self._is_read_only and not self._writer.refuses:
             with suppress(SegueError, OSError), self._lock.held():
                 self._save_indexes(1)
+        self._writer.close()
         self._lock.close()
         self._folder.close()
 
@@ -466,6 +473,7 @@ def _after_fork() -> None:
     for store in list(_stores):
         store._begin()  # noqa: SLF001
         store._shelf.clear()  # noqa: SLF001
+        store._writer.begin_anew()  # noqa: SLF001
         store._lock.reopen()  # noqa: SLF001
 
 

@@ -41,6 +41,7 @@ from segue.store import (
 )
 
 from ._local import Clock
+from ._sqlite_append import append
 from ._sqlite_check import check
 from ._sqlite_erase import erase, hollow
 from ._sqlite_file import CHECKPOINT_PAGES, File, Patience, explain, explained
@@ -48,7 +49,8 @@ from ._sqlite_lease import release, renew, take
 from ._sqlite_page import page
 from ._sqlite_read import Range, View, clip
 from ._sqlite_rows import Moment
-from ._sqlite_write import Names, Work
+from ._sqlite_sessions import create, fork, update
+from ._sqlite_work import Names, Work
 
 T = TypeVar("T")
 
@@ -62,13 +64,13 @@ SCRUB_PAUSE_SECONDS = 1.0
 """Time between attempts to empty a log that others were reading."""
 
 _DO: dict[type, Callable[[Work, Any], Result]] = {
-    Append: Work.append,
+    Append: append,
     Take: take,
     Renew: renew,
     Release: release,
-    Create: Work.create,
-    Fork: Work.fork,
-    Update: Work.update,
+    Create: create,
+    Fork: fork,
+    Update: update,
     Hollow: hollow,
     Erase: erase,
 }

@@ -139,7 +139,8 @@ BEGIN
             IF s.state = 2 THEN
                 code := 'archived';
             ELSIF o_fence[op] IS NOT NULL THEN
-                IF s.fence <> o_fence[op] OR s.lease_run IS DISTINCT FROM o_run[op] OR s.lease_paused THEN
+                IF s.lease_run IS NULL OR s.fence <> o_fence[op] OR s.lease_run IS DISTINCT FROM o_run[op]
+                   OR s.lease_paused THEN
                     code := 'lease_lost'; one := s.fence;
                 END IF;
             ELSIF has_message AND s.lease_run IS NOT NULL AND NOT s.lease_paused AND s.lease_until_us > now THEN

@@ -33,7 +33,7 @@ BEGIN
     waiting := 0;
     LOOP
         SELECT * INTO s FROM @schema@.sessions t WHERE t.tenant = p_tenant AND t.user_id = p_user AND t.id = p_session;
-        EXIT WHEN s.id IS NOT NULL AND (p_source IS NULL OR s.erased_us IS NULL);
+        EXIT WHEN s.id IS NOT NULL;
         IF p_source IS NOT NULL THEN
             -- Shared with appends to the source, which take nothing away; not with its erasure.
             SELECT * INTO source FROM @schema@.sessions t
@@ -43,7 +43,7 @@ BEGIN
             ELSIF p_at NOT BETWEEN 0 AND source.head THEN
                 code := 'no_such_seq'; one := source.head;
             END IF;
-            EXIT WHEN code IS NOT NULL OR s.id IS NOT NULL;
+            EXIT WHEN code IS NOT NULL;
         END IF;
         now_us := @schema@.now_us(p_shift);
         INSERT INTO @schema@.sessions

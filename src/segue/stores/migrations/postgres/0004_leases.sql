@@ -51,7 +51,7 @@ BEGIN
                      THEN s.lease_run END;
         IF p_policy IN ('interrupt', 'rollback') THEN
             before := 0;
-            is_mine := name IS NULL OR name = p_over;
+            is_mine := name IS NULL OR name IS NOT DISTINCT FROM p_over;
         END IF;
         IF NOT is_mine THEN
             before := @schema@.before(s.segment, p_run, now);
