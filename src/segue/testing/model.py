@@ -35,6 +35,7 @@ from segue.store import (
     Hollow,
     Op,
     Page,
+    Queued,
     Release,
     Renew,
     Result,
@@ -134,6 +135,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.scope = ScopeKey(f"model-{new_id()}", "user")
         self.born = (case.b.now_us(), self.model.now_us())
         self.granted: list[tuple[str, str, int]] = []
+        self.queued: list[tuple[str, str]] = []
         self.fresh = 0
 
     # Writing.
@@ -192,6 +194,13 @@ class StoreMachine(RuleBasedStateMachine):
     def contend(self, which: int, run: str, policy: Any, over: str) -> None:
         session, *_ = self.lease(which)
         self.grant(Take(self.scope, session, run, SPANS_US[2], policy, over=over, ticket_us=SPANS_US[2]))
+
+    @precondition(lambda self: self.queued)
+    @rule(which=st.integers(0, 3), is_alone=st.booleans())
+    def ask_again(self, which: int, is_alone: bool) -> None:  # noqa: FBT001 - hypothesis fills it
+        session, run = self.queued[-1 - which % len(self.queued)]
+        for each in (run,) if is_alone else ("r0", "r1", "r2"):
+            self.grant(Take(self.scope, session, each, SPANS_US[2], "enqueue", ticket_us=SPANS_US[2]))
 
     @rule(pick=PICKS, run=RUNS, dead=HOLDERS, ticket_us=SPANS)
     def queue_up(self, pick: int, run: str, dead: str, ticket_us: int) -> None:
@@ -321,6 +330,7 @@ class StoreMachine(RuleBasedStateMachine):
     @invariant()
     def both_show_the_same(self) -> None:
         infos = self.same(lambda store: list(store.page(self.scope, EVERYTHING, None, 100).sessions))
+        self.same(lambda store: [store.by_ref(self.scope, ref) for ref in ("x", "y")])
         self.same(lambda store: [(store.get(self.scope, info.id), store.read(self.scope, info.id)) for info in infos])
 
     def teardown(self) -> None:
@@ -351,6 +361,8 @@ class StoreMachine(RuleBasedStateMachine):
         answer = self.both(op)
         if isinstance(answer, Lease):
             self.granted.append((op.session, answer.run, answer.fence))
+        if isinstance(answer, Queued):
+            self.queued.append((op.session, op.run))
 
     def same(self, reading: Callable[[Store], Any]) -> Any:
         """What the model shows; the store must show the same."""
