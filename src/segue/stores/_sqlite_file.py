@@ -156,6 +156,7 @@ class File:
         self._vfs = vfs
         self._busy_seconds = busy_seconds
         self._immutable = False
+        self._inode: tuple[int, int] | None = None
         self._idle: list[apsw.Connection] = []
         self._closed = False
         self._pid = os.getpid()
@@ -251,6 +252,10 @@ class File:
 
     def connect(self, *, check: bool = True) -> apsw.Connection:
         """One more connection, with all settings. ``Unavailable`` when the file is not the one it was."""
+        if check:
+            self.check_same()
+        else:
+            self._inode = self._find_inode()
         flags = apsw.SQLITE_OPEN_READONLY if self.read_only else apsw.SQLITE_OPEN_READWRITE
         name = str(self.path)
         if self._immutable:
@@ -265,10 +270,25 @@ class File:
         con.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
         con.execute(_SETTINGS)
         con.wal_autocheckpoint(0)
-        if check and con.pragma("application_id") != APPLICATION:
-            con.close()
-            raise Unavailable(f"{self.path} was replaced by another file; open the store again")
         return con
+
+    def check_same(self) -> None:
+        """
+        ``Unavailable`` when the file was moved, deleted or replaced since it was opened.
+
+        SQLite would go on writing to the file that has no name any more, and nobody would find it again.
+        """
+        if self._find_inode() != self._inode:
+            raise Unavailable(
+                f"{self.path} was moved, deleted or replaced while it was in use; put it back, or open the store again"
+            )
+
+    def _find_inode(self) -> tuple[int, int] | None:
+        try:
+            found = self.path.stat()
+        except OSError:
+            return None
+        return found.st_dev, found.st_ino
 
     # Readings.
 

@@ -132,6 +132,7 @@ class SQLiteStore:
             file.check_open()
             if file.read_only:
                 raise ReadOnly(f"{file.path} was opened with read_only; open it without to write")
+            file.check_same()
             work = self._work or self._reopen()
             self._begin(work)
             try:
