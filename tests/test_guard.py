@@ -568,11 +568,8 @@ def test_two_forks_and_their_parent_lose_no_update_of_a_file_in_100_rounds(sessi
         return replace_file(path, str(value), expect)
 
     def act(dice):
-        if dice.random() < 0.8:  # sometimes it writes on what it knows from before
-            value = int(get().split("\n")[0])
-        else:
-            value = int(path.read_text())
-        put(value + 1)
+        is_read = dice.random() < 0.8  # else it writes on what it knows from before
+        put(1 + int(get().split("\n")[0] if is_read else path.read_text()))
 
     made, refused = writers(session, sources, act, 100)
     assert made + refused == 300 and made > 0

@@ -219,7 +219,7 @@ class Observation:
             raise Invalid("max_age must be a timedelta that is not negative", where="max_age")
         for name in ("digest", "tool", "principal", "call"):
             _check_text(getattr(self, name), name)
-        if len(codec.encode(self.arguments, where="arguments")) > ARGUMENTS_MAX_BYTES:
+        if self.arguments is not None and (len(codec.encode(self.arguments, where="arguments")) > ARGUMENTS_MAX_BYTES):
             raise Invalid(
                 f"arguments over {ARGUMENTS_MAX_BYTES:,} bytes; leave them out and give call=", where="arguments"
             )
@@ -255,9 +255,14 @@ class Observation:
         return body
 
     @classmethod
-    def from_body(cls, body: Any) -> Observation:
+    def from_body(cls, body: Any, *, seq: int = 0, stored_at: datetime | None = None) -> Observation:
         """
         The observation of an entry's body; unknown keys are passed over.
+
+        Args:
+            body: The body's value.
+            seq: The entry's.
+            stored_at: The entry's store time.
 
         Raises:
             Invalid: It is not the body of an observation.
@@ -276,12 +281,14 @@ class Observation:
             principal=body.get("principal"),
             call=body.get("call"),
             collection=body.get("collection") is True,
+            seq=seq,
+            stored_at=stored_at,
         )
 
     @classmethod
     def from_entry(cls, entry: Entry) -> Observation:
         """The observation that an entry holds, with the entry's seq and store time; ``Invalid`` if it holds none."""
-        return _from_entry(entry, entry.json())
+        return cls.from_body(entry.json(), seq=entry.seq, stored_at=entry.created_at)
 
     def stamp(self, language: str = "en") -> str:
         """One absolute line for the model, written once beside the value; it never needs to change."""
@@ -463,7 +470,7 @@ def live(
                 key = body.get("source") if by == "source" else _reading(body)
                 if key in found or key in beyond:
                     continue  # superseded: not worth reading further
-                observation = _from_entry(entry, body)
+                observation = Observation.from_body(body, seq=entry.seq, stored_at=entry.created_at)
                 if len(found) < limit:
                     found[key] = _refreshed(observation, writes.get(observation.source, ()))
                 else:
@@ -475,10 +482,6 @@ def live(
 
 def _reading(body: Mapping[str, Any]) -> tuple[Any, Any, str]:
     return (body.get("source"), body.get("tool"), canonical(body.get("arguments")))
-
-
-def _from_entry(entry: Entry, body: Any) -> Observation:
-    return replace(Observation.from_body(body), seq=entry.seq, stored_at=entry.created_at)
 
 
 def _remember_write(writes: dict[str, list[Effect]], effect: Effect) -> None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta, tzinfo
 from typing import Any, Literal
 
-from . import codec, formats, ledger, log, view, world
+from . import codec, formats, holder, ledger, log, view, world
 from .briefing import Briefing, OpenCall, ResumePolicy, brief, told_in
 from .config import AgentConfig, Change, compare
 from .engine import Pause
@@ -114,7 +114,8 @@ class Resumed:
     def _prepare(self, _: Run) -> tuple[Draft, ...]:
         """What goes before the new question: the configuration and the note."""
         now = self._log.info()
-        if now.head != self.info.head:
+        was_held = self.info.lease is not None and self.info.lease.state == "running"
+        if now.head != self.info.head or was_held:  # what the old run began was under way then, and is not now
             self.briefing = plan(self._log, now, self._options).briefing
             self.info = now
         entries = configure(self._log, now, self._options.agent, self._options.config)
@@ -154,7 +155,8 @@ def plan(log_: Log, info: SessionInfo, options: ResumeOptions) -> Resumed:
     )
     calls = tuple(OpenCall(call.id, call.name) for call in _open_calls(log_, info))
     is_paused = info.lease is not None and info.lease.state == "paused"
-    running = (info.lease.run,) if info.lease is not None and not is_paused else ()
+    is_alive = info.lease is not None and not is_paused and not holder.is_dead(info.lease.holder)
+    running = (info.lease.run,) if info.lease is not None and is_alive else ()
     found = brief(
         now=now,
         last_active_at=info.active_at,
