@@ -680,6 +680,35 @@ def test_what_no_fork_needs_goes_in_the_whole_line_of_ancestors(path, store, log
         assert con.execute("SELECT count(*) FROM refs").get == 0
 
 
+# Backups.
+
+
+def test_a_backup_has_everything_that_was_committed_and_is_private(path, store, log, tmp_path):
+    (tmp_path / "backups").mkdir()
+    made = store.backup(tmp_path / "backups")
+    assert made == tmp_path / "backups" / "x.db"
+    assert stat.S_IMODE(made.stat().st_mode) == 0o600
+    copy = SQLiteStore(made)
+    assert copy.read(ME, log) == store.read(ME, log)
+    assert [report for report in copy.check(deep=True) if report.level != "ok"] == []
+    copy.close()
+
+
+def test_a_backup_overwrites_nothing(path, store, log):
+    with pytest.raises(Invalid, match="exists"):
+        store.backup(path)
+    assert len(store.read(ME, log)) == 5
+
+
+def test_a_backup_that_fails_leaves_nothing_behind(store, log, tmp_path):
+    with mounted(tmp_path / "small", "size=16k") as folder:
+        with pytest.raises(Unavailable):
+            store.backup(folder / "copy.db")
+        assert list(folder.iterdir()) == []
+    with pytest.raises(Unavailable):
+        store.backup(tmp_path / "no" / "copy.db")
+
+
 # Forked processes.
 
 

@@ -69,6 +69,15 @@ def create_private(path: Path) -> bool:
     return True
 
 
+def sync_file(path: Path) -> None:
+    """Make what is in a file survive a power loss. The file must not be open in this process as a database."""
+    opened = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        os.fsync(opened)
+    finally:
+        os.close(opened)
+
+
 def sync_folder(folder: Path) -> None:
     """Make the names in a folder survive a power loss."""
     opened = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)

@@ -21,7 +21,7 @@ import apsw
 
 from segue.errors import Closed, Corrupt, DiskFull, Invalid, Locked, NotDone, ReadOnly, SegueError, TooNew, Unavailable
 
-from ._local import create_private, network_file_system
+from ._local import create_private, network_file_system, sync_file
 from ._sqlite_migrate import APPLICATION, FORMAT, migrate
 
 SQLITE_MIN = (3, 51, 3)
@@ -349,6 +349,36 @@ class File:
     def is_mine(self) -> bool:
         """Whether the connections were opened by this very process."""
         return os.getpid() == self._pid and not self._is_inherited
+
+    # Copies.
+
+    def copy_to(self, target: Path) -> Path:
+        """
+        Write all that is committed now into a new file, while others read and write.
+
+        Returns:
+            The new file; ``target``, or the file of our own name in it when it is a folder.
+        """
+        self.check_open()
+        if target.is_dir():
+            target = target / self.path.name
+        try:
+            if not create_private(target):
+                raise Invalid(f"{target} exists; name a new file for the backup", where="target")
+        except OSError as error:
+            raise Unavailable(f"{target} cannot be made: {error.strerror}; choose another place") from error
+        try:
+            with explained(target):
+                con = self.connect()
+                try:
+                    con.execute("VACUUM INTO ?", (str(target),))
+                finally:
+                    con.close()
+            sync_file(target)
+        except BaseException:
+            target.unlink(missing_ok=True)
+            raise
+        return target
 
     # The end, and forks.
 

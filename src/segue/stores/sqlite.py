@@ -95,7 +95,7 @@ class SQLiteStore:
     """
 
     name = "sqlite"
-    capabilities = frozenset({"durable", "processes", "disk"})
+    capabilities = frozenset({"backup", "durable", "processes", "disk"})
     lanes = 1
 
     def __init__(
@@ -333,6 +333,24 @@ class SQLiteStore:
         if self._must_scrub:
             reports.append(Report("warn", "erased content may still be in the log: another program was reading it"))
         return reports
+
+    def backup(self, target: str | os.PathLike[str]) -> Path:
+        """
+        Copy everything that is committed at this moment into a new file, while others go on reading and writing.
+
+        Never copy the database file by other means while it is in use: what is in its log would be missing.
+
+        Args:
+            target: A new file, or a folder for one of the same name. It is made with mode 0600.
+
+        Returns:
+            The new file, on the disk; open it like any other.
+
+        Raises:
+            Invalid: There is such a file already.
+            Unavailable: It cannot be written; nothing of it is left.
+        """
+        return self._file.copy_to(Path(target).absolute())
 
     def close(self) -> None:
         """Empty the log when this is the last handle on the file, and close it. Idempotent."""
