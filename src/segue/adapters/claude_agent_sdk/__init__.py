@@ -15,7 +15,9 @@ try:
 except ModuleNotFoundError as error:
     raise MissingExtra("claude-agent-sdk", error.name or "claude_agent_sdk") from None
 
+from .hooks import Hooks
 from .mirror import Forked
 from .store import SegueSessionStore
+from .turn import Turn, segue_options
 
-__all__ = ["Forked", "SegueSessionStore"]
+__all__ = ["Forked", "Hooks", "SegueSessionStore", "Turn", "segue_options"]

@@ -122,7 +122,8 @@ class Mirror:
                 else:
                     reason = "another writer went on with the session since it was read"
             except LeaseLost:
-                reason = "another run took the session over"
+                if writer.run is not None:
+                    reason = "another run took the session over"
             except Archived:
                 reason = "the session was archived meanwhile"
             except NotFound:
@@ -191,6 +192,10 @@ class Mirror:
             return self._made(place, listed=False, parent=parent)
         return self._made(place, title=(batch.title or batch.prompt)[:200])
 
+    def make(self, place: Place) -> Session:
+        """The session of a place, made if there is none: for a turn that begins one."""
+        return self.session(place) or self._made(place)
+
     def _made(self, place: Place, **options: Any) -> Session:
         made = self.scope.open_key(place.key, format=FORMAT, tags=place.tags, metadata=place.metadata, **options)
         self._remember(place, made)
@@ -198,8 +203,9 @@ class Mirror:
 
     def _name(self, session: Session, batch: Batch) -> None:
         """The SDK's title is the session's: what ``segue ls`` shows."""
-        title = None if batch.title is None else batch.title[:500]
-        if title is not None and session.info.title != title:
+        title = batch.title or (batch.prompt if not session.info.title else None)
+        title = title and title[:500]
+        if title and session.info.title != title:
             try:
                 session.rename(title)
             except SegueError as error:
@@ -286,7 +292,7 @@ class Mirror:
             Archived: It was put away, or its lifetime ended.
             Corrupt: It is damaged.
         """
-        session = self._living(place)
+        session = self.living(place)
         if session is None:
             return None
         info = session.info
@@ -294,12 +300,12 @@ class Mirror:
         if info.base:
             _rename(found, place.session)
         writer = Writer(place)
-        writer.session, writer.head, writer.has_read = info.id, info.head, True
+        writer.session, writer.head, writer.has_read, writer.info = info.id, info.head, True, info
         if info.lease is not None and info.lease.state == "running":
             writer.busy = info.lease.run
         return (found, writer) if found else None
 
-    def _living(self, place: Place) -> Session | None:
+    def living(self, place: Place) -> Session | None:
         """The session as it is now, or ``Archived``; what the handle knew may have been erased and begun anew."""
         for _ in range(2):
             session = self.session(place)

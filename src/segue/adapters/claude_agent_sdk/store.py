@@ -22,13 +22,16 @@ from segue.errors import Archived, Corrupt, Invalid, NotFound, Unavailable
 from segue.model import SessionInfo, to_us
 
 from . import lines
+from .hooks import Hooks
 from .lines import Batch
 from .mirror import Forked, Mirror
 from .place import Place
 from .spool import Record, Spool
+from .turn import Turn
 from .writers import Writer
 
 if TYPE_CHECKING:
+    from claude_agent_sdk import ClaudeAgentOptions, HookMatcher
     from claude_agent_sdk.types import SessionKey, SessionStoreEntry, SessionStoreListEntry, SessionSummaryEntry
 
 T = TypeVar("T")
@@ -124,7 +127,7 @@ class SegueSessionStore:
         if not entries:
             return
         place = self.place(key)
-        sending = Sending(self._mirror, place, entries, self._mirror.writers.of(place.main))
+        sending = Sending(self._mirror, place, entries, writer=self._mirror.writers.of(place.main))
         if self._sender is None:
             await _hop(sending.store)
             return
@@ -176,6 +179,42 @@ class SegueSessionStore:
 
     # Beside the protocol
 
+    def turn(self, options: ClaudeAgentOptions | None = None, **how: Any) -> Turn:
+        """
+        A run around a query: take the session's lease before the CLI starts, tell what changed, write fenced.
+
+        Args:
+            options: As for ``query``: with ``resume``, ``continue_conversation``, ``fork_session`` or
+                ``session_id``, or none of them for a new session.
+            how: ``policy`` when another run is active (``reject``, ``enqueue``, ``interrupt``), ``wait``
+                (longest wait of ``enqueue``), ``ttl``; ``resume`` (``ResumeOptions`` of the briefing);
+                ``hooks`` (``Hooks``, or False for none).
+
+        Returns:
+            An async context manager (asyncio); its ``options`` are for ``query``. Entering it raises:
+            ``Busy`` (another run is active: the CLI was not started), ``QueueTimeout``, ``NotFound``
+            (nothing to resume), ``Exists`` (the session id is taken), ``Archived``.
+
+        Guarantees: G5 fenced.
+        """
+        return Turn(self, options, **how)
+
+    def hooks(self, **how: Any) -> dict[str, list[HookMatcher]]:
+        """The hooks for ``ClaudeAgentOptions(hooks=…)`` where no turn is used; see ``Hooks`` for the arguments."""
+        return Hooks(self, **how).matchers()
+
+    def keep(self, place: Place, batch: Batch) -> None:
+        """(inner) Record entries beside the transcript, for the hooks. Blocking."""
+        sending = Sending(self._mirror, place, (), writer=self._mirror.writers.of(place.main), batch=batch)
+        if self._sender is None:
+            sending.store()
+        else:
+            self._sender.send(sending)
+
+    async def hop(self, function: Callable[..., T], *args: Any) -> T:
+        """(inner) Blocking code on a thread, in this context."""
+        return await _hop(function, *args)
+
     async def drain(self) -> int:
         """
         Send what is in the spool now; it happens by itself, too.
@@ -214,12 +253,20 @@ class SegueSessionStore:
 class Sending:
     """One append under way: encoded once, by the thread that stores it."""
 
-    def __init__(self, mirror: Mirror, place: Place, entries: Sequence[Mapping[str, Any]], writer: Writer) -> None:
+    def __init__(
+        self,
+        mirror: Mirror,
+        place: Place,
+        entries: Sequence[Mapping[str, Any]],
+        *,
+        writer: Writer,
+        batch: Batch | None = None,
+    ) -> None:
         self.place = place
         self.writer = writer
         self._mirror = mirror
         self._entries = entries
-        self._batch: Batch | None = None
+        self._batch = batch
         self._lock = threading.Lock()
 
     @property

@@ -13,7 +13,10 @@ from .lines import Spent
 from .place import Place
 
 if TYPE_CHECKING:
-    from segue import Run
+    from segue import Run, SessionInfo
+    from segue.briefing import Briefing
+
+    from .turn import Turn
 
 WRITERS_MAX = 4_096
 """Most transcripts of which one store remembers who wrote them."""
@@ -33,7 +36,8 @@ class Writer:
         head: The last seq it has seen; None when it never read the transcript.
         has_read: Whether it read the transcript (the SDK resumed it).
         fork: Where its entries go since it was overtaken, or None.
-        run: The run it writes in, or None.
+        turn: The turn it writes in, or None.
+        info: The session's row when it was read, and ``briefing`` what a turn found then, or None.
         busy: Id of the run of somebody else that held the session when it was read, or None.
         is_restored: Whether it comes from the spool: its fork may be there already.
         lock: Held while one of its appends is stored, so that they keep their order.
@@ -46,11 +50,18 @@ class Writer:
         self.head: int | None = None
         self.has_read = False
         self.fork: Place | None = None
-        self.run: Run | None = None
+        self.turn: Turn | None = None
+        self.info: SessionInfo | None = None
+        self.briefing: Briefing | None = None
         self.busy: str | None = None
         self.is_restored = False
         self.lock = threading.RLock()
         self.spent = Spent()
+
+    @property
+    def run(self) -> Run | None:
+        """The run of its turn, while that lasts."""
+        return None if self.turn is None else self.turn.run
 
     def facts(self) -> dict[str, Any]:
         """What a spooled append must remember of its writer."""
@@ -85,6 +96,9 @@ class Writers:
     def read(self, writer: Writer) -> None:
         """This context has read a transcript and may go on with it."""
         key = (self._number, writer.place)
+        before = self._readings.get({}).get(key)
+        if before is not None and before.run is not None and writer.turn is None:
+            writer.turn, writer.briefing, writer.info = before.turn, before.briefing, before.info
         kept = [item for item in self._readings.get({}).items() if item[0] != key][1 - READINGS_MAX :]
         # A new mapping: contexts that were copied from this one keep what they have read.
         self._readings.set(dict([*kept, (key, writer)]))
