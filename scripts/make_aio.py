@@ -26,7 +26,7 @@ FACES = {name: f"Async{name}" for _, name in CLASSES}
 PLAIN = {"Database": {"scope"}}
 # Written by hand in the template below, as they wait, stream or are contexts.
 BY_HAND = {
-    "Session": {"run", "history", "append"},
+    "Session": {"run", "history", "append", "follow"},
     "Run": {"append", "append_drafts", "effect"},
     "Resumed": {"run"},
     "Scope": {"iterate"},
@@ -47,6 +47,7 @@ it took is given back before the cancellation goes on.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from itertools import islice
@@ -57,14 +58,14 @@ from . import database
 from .briefing import Briefing
 from .config import AgentConfig
 from .database import PURGE_AFTER, Database, SweepReport
-from .engine import Engine
+from .engine import Engine, Watch
 from .errors import LeaseLost, OutcomeUnknown
 from .ledger import Observation, Version
 from .log import Log
 from .model import Draft, Entry, Hit, Parent, Policy, ScopeKey, SessionInfo
 from .resume import ConfigPolicy, Resumed
 from .run import TTL, WAIT, Run, RunEffect
-from .session import Scope, Session, SessionList
+from .session import Scope, Session, SessionList, is_over
 from .store import READ_MAX, Appended, Erased, Report, Store
 from .view import View, ViewSpec
 
@@ -123,6 +124,28 @@ HAND = {
     ) -> AsyncIterator[Entry]:
         """See ``Session.history``."""
         return _each(self._engine, self._sync.history(after=after, upto=upto, kinds=kinds))
+
+    async def follow(
+        self, *, after: int = 0, kinds: Sequence[str] | None = None, silence: timedelta | None = None
+    ) -> AsyncIterator[Entry]:
+        """See ``Session.follow``."""
+        watch = Watch(self._engine, self._sync.id)
+        try:
+            quiet_since = time.monotonic()
+            while True:
+                entries = await self._engine.ahop(self._sync.log.next_after, after)
+                for entry in entries:
+                    after = entry.seq
+                    if kinds is None or entry.kind in kinds:
+                        yield entry
+                if entries:
+                    quiet_since = time.monotonic()
+                elif is_over(quiet_since, silence):
+                    return
+                else:
+                    await watch.await_(None if silence is None else silence.total_seconds())
+        finally:
+            watch.close()
 
     def run(
         self,

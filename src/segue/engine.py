@@ -10,6 +10,7 @@ The one hard invariant: a caller is answered after the commit that holds its ope
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import threading
@@ -36,6 +37,12 @@ HOPS_MAX = 32
 
 LINGER_MAX_SECONDS = 0.002
 """Longest a crowded lane waits for the callers it has just answered to come back."""
+
+WATCH_SECONDS = (0.002, 0.05)
+"""Shortest and longest pause between two looks of a follower, where nobody tells of other processes."""
+
+WATCH_TOLD_SECONDS = 5.0
+"""The same where we are told: only a net below the telling."""
 
 _engines: weakref.WeakSet[Engine] = weakref.WeakSet()
 
@@ -215,6 +222,57 @@ class Changes:
                 self._waiters.pop(session, None)
 
 
+class Watch:
+    """
+    Notices changes of one session from its making on, so that none falls between a look and a wait.
+
+    A store that is not told of other processes' commits is looked at again after a pause that grows.
+    """
+
+    def __init__(self, engine: Engine, session: str) -> None:
+        self._engine = engine
+        self._session = session
+        self._event = threading.Event()
+        self._wake: Callable[[], None] | None = None
+        self._number = engine.changes.add(session, self._changed)
+        self._longest = WATCH_TOLD_SECONDS if engine.is_told else WATCH_SECONDS[1]
+        self._pause = self._longest if engine.is_told else WATCH_SECONDS[0]
+
+    def _changed(self) -> None:
+        self._event.set()
+        if self._wake is not None:
+            self._wake()
+
+    def wait(self, most: float | None) -> None:
+        """Block until something changed, it is time to look again, or ``most`` seconds passed."""
+        self._event.wait(self._next(most))
+        self._seen()
+
+    async def await_(self, most: float | None) -> None:
+        """The same without a thread."""
+        import asyncio
+
+        loop = asyncio.get_running_loop()
+        changed = asyncio.Event()
+        self._wake = lambda: _call_soon(loop, changed.set)
+        if not self._event.is_set():
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(changed.wait(), self._next(most))
+        self._seen()
+
+    def _next(self, most: float | None) -> float:
+        pause, self._pause = self._pause, min(self._pause * 1.5, self._longest)
+        return pause if most is None else max(0.0, min(pause, most))
+
+    def _seen(self) -> None:
+        if self._event.is_set() and not self._engine.is_told:
+            self._pause = WATCH_SECONDS[0]
+        self._event.clear()
+
+    def close(self) -> None:
+        self._engine.changes.remove(self._session, self._number)
+
+
 class Engine:
     """
     A store with its lanes, its waiters and the threads for async callers.
@@ -240,6 +298,11 @@ class Engine:
 
     def _changed(self, session: str | None) -> None:
         self.changes.tell(session)
+
+    @property
+    def is_told(self) -> bool:
+        """True when every commit that matters is told: the store tells, or there is only this process."""
+        return "notify" in self.store.capabilities or "processes" not in self.store.capabilities
 
     def _lane(self, op: Op) -> Lane:
         if len(self._lanes) == 1:
@@ -300,9 +363,8 @@ class Engine:
         event = asyncio.Event()
         number = self.changes.add(pause.session, lambda: _call_soon(loop, event.set))
         try:
-            await asyncio.wait_for(event.wait(), pause.seconds)
-        except TimeoutError:
-            pass
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(event.wait(), pause.seconds)
         finally:
             self.changes.remove(pause.session, number)
 

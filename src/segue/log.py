@@ -16,6 +16,10 @@ BATCH_MAX_BYTES = 32 * 1024 * 1024
 """Most bytes of all bodies of one append."""
 
 
+FOLLOW_PAGE = 500
+"""Most entries a follower reads at a time."""
+
+
 def draft(
     value: Any,
     *,
@@ -196,6 +200,10 @@ class Log(NamedTuple):
                 upto = entries[-1].seq - 1
             else:
                 after = entries[-1].seq
+
+    def next_after(self, after: int) -> list[Entry]:
+        """Entries behind ``after``, at most a page of them; none when there are none yet."""
+        return self._page(after, None, None, FOLLOW_PAGE, reverse=False)
 
     def _page(
         self, after: int, upto: int | None, kinds: Sequence[str] | None, limit: int, *, reverse: bool

@@ -437,7 +437,7 @@ def _wait_turn(log: Log, place: Queued, until: float | None) -> Generator[Pause,
         )
     asked = time.monotonic()
     pause, longest = POLL_SECONDS
-    if "processes" not in log.engine.store.capabilities or "notify" in log.engine.store.capabilities:
+    if log.engine.is_told:
         pause = longest = ASK_SECONDS  # we are told
     while True:
         now = time.monotonic()

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from . import codec, log
-from .engine import Engine, Pause
+from .engine import Engine, Pause, Watch
 from .errors import Archived, Exists, Invalid, NotFound, VersionMoved
 from .log import Log
 from .model import Draft, Entry, Hit, Parent, Policy, ScopeKey, SessionInfo, Status, Usage, check_name, new_id, to_us
@@ -29,6 +30,11 @@ class SessionList(NamedTuple):
 
     sessions: tuple[SessionInfo, ...]
     cursor: str | None
+
+
+def is_over(since: float, silence: timedelta | None) -> bool:
+    """(inner) Whether nothing came for so long that a follower ends."""
+    return silence is not None and time.monotonic() - since >= silence.total_seconds()
 
 
 class Session:
@@ -150,6 +156,38 @@ class Session:
     ) -> Iterator[Entry]:
         """All entries up to the present head, read in pages, so that memory stays bounded."""
         return self._log.iterate(after=after, upto=upto, kinds=kinds, page=1_000)
+
+    def follow(
+        self, *, after: int = 0, kinds: Sequence[str] | None = None, silence: timedelta | None = None
+    ) -> Iterator[Entry]:
+        """
+        Every entry behind ``after``, once and in order, then each new one as it is stored, by any process.
+
+        Args:
+            after: The last seq that the caller has; 0: from the beginning.
+            kinds: Only these kinds; None: all.
+            silence: End when nothing came for so long; None: go on until the caller stops.
+
+        Raises:
+            NotFound: It was erased meanwhile.
+        """
+        watch = Watch(self._log.engine, self.id)
+        try:
+            quiet_since = time.monotonic()
+            while True:
+                entries = self._log.next_after(after)
+                for entry in entries:
+                    after = entry.seq
+                    if kinds is None or entry.kind in kinds:
+                        yield entry
+                if entries:
+                    quiet_since = time.monotonic()
+                elif is_over(quiet_since, silence):
+                    return
+                else:
+                    watch.wait(None if silence is None else silence.total_seconds())
+        finally:
+            watch.close()
 
     def by_ref(
         self, ref: str, *, after: int = 0, upto: int | None = None, reverse: bool = False, limit: int = READ_MAX
