@@ -145,9 +145,9 @@ class StoreCase:
 
     def start_afresh(self) -> None:
         """Two handles on new data that no other test sees."""
-        directory = self.directory / new_id()
-        directory.mkdir()
-        self.a, self.b = self.open(directory), self.open(directory)
+        self.directory = self.directory / new_id()
+        self.directory.mkdir()
+        self.a, self.b = self.open(), self.open()
 
     def reopen(self) -> None:
         """Close both handles and open two new ones: what is seen then was stored."""

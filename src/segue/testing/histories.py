@@ -27,6 +27,7 @@ class HistoryTests(RaceCase):
         assert verdict.is_linearizable, verdict.stuck
 
     def test_random_histories_say_and_show_what_the_model_in_memory_does(self) -> None:
+        self.start_afresh()
         histories(self)
         assert [report for report in self.b.check(deep=True) if report.level == "damage"] == []
 

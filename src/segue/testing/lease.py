@@ -100,6 +100,20 @@ class LeaseTests(StoreCase):
         self.update(session, state="completed")
         self.refused(Take(self.me, session, "run-2", MINUTE), Busy)
 
+    def test_each_step_of_a_lease_is_seen_by_the_other_handle_whether_it_brought_entries_or_not(self) -> None:
+        session = self.create()
+        for run in ("run-1", "run-2"):
+            for batch in ((), drafts(1), ()):
+                taken = self.take(session, run, entries=batch)
+                assert self.info(session).lease == taken
+            renewed = self.do(Renew(self.me, session, run, taken.fence, HOUR))
+            assert self.info(session).lease == renewed
+            self.take(session, "run-0", policy="interrupt", over=run, entries=drafts(1))
+            last = self.take(session, f"{run} again", policy="interrupt", over="run-0")
+            assert self.info(session).lease == last
+            self.do(Release(self.me, session, last.run, last.fence))
+            assert self.info(session).lease is None
+
     def test_leases_of_two_sessions_have_nothing_to_do_with_each_other(self) -> None:
         one, two = self.create(), self.create()
         assert (self.take(one, "run-1").fence, self.take(two, "run-2").fence) == (1, 1)
