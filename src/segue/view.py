@@ -22,7 +22,7 @@ import msgspec
 
 from . import codec
 from .errors import Invalid, ViewInvalid
-from .formats import Call, FormatRules, Intake, Item, Message, Omission, Unit, known_formats, rules
+from .formats import LOSES_ID, Call, FormatRules, Intake, Message, Omission, Shape, Unit, known_formats, rules
 from .formats.layout import Layout
 from .model import Entry, Hit
 from .store import READ_MAX
@@ -357,12 +357,23 @@ class _Builder:
 
     def build(self) -> View:
         base = self._base()
-        if self.spec.last_turns or self.spec.last_entries or self.spec.budget_tokens:
-            entries, first, more = self._window(base)
+        spec = self.spec
+        first, reason = 0, ""
+        if spec.last_turns or spec.last_entries or spec.budget_tokens:
+            entries, first, reason = self._window(base)
         else:
-            entries, first, more = self._all(base.upto), 0, []
-        laid = self._lay_out(entries, starts_within=base.cut is not None or first > 0)
-        return self._view(base, laid, first, more)
+            entries = self._all(base.upto)
+        laid = self._lay_out(entries, after=max(base.upto, first - 1))
+        while first:  # what was left out as a repetition of something earlier may be in now
+            again, reason_again = self._choose(base, laid, is_all=True) or (0, "")
+            if not again:
+                break
+            first, reason = again, reason_again
+            entries = [entry for entry in entries if entry.seq >= first]
+            laid = self._lay_out(entries, after=first - 1)
+        is_cut_off = first - 1 > base.upto
+        more = [Omission(base.upto + 1, first - 1, reason, "before the window starts")] if is_cut_off else []
+        return self._view(base, laid, first if is_cut_off else 0, more)
 
     def open_calls(self) -> tuple[Call, ...]:
         base = self._base()
@@ -371,7 +382,7 @@ class _Builder:
         while True:
             page = self.reader.read(after=base.upto, upto=upto, kinds=_KINDS, reverse=True, limit=min(step, READ_MAX))
             newest.extend(page)
-            layout = self._lay_out(newest[::-1], starts_within=True).layout
+            layout = self._lay_out(newest[::-1]).layout
             if len(page) < min(step, READ_MAX) or _is_certain(layout):
                 return layout.open_calls
             upto, step = page[-1].seq - 1, step * 2
@@ -452,8 +463,8 @@ class _Builder:
                 return entries
             after = page[-1].seq
 
-    def _window(self, base: _Base) -> tuple[list[Entry], int, list[Omission]]:
-        """The newest entries that the window holds, read backwards no further than needed."""
+    def _window(self, base: _Base) -> tuple[list[Entry], int, str]:
+        """The newest entries, read backwards no further than needed; where the window starts (0: at the base), why."""
         newest: list[Entry] = []  # descending
         step, upto = _PAGE, self.upto
         while True:
@@ -461,11 +472,10 @@ class _Builder:
             newest.extend(page)
             is_all = len(page) < min(step, READ_MAX)
             entries = newest[::-1]
-            laid = self._lay_out(entries, starts_within=base.cut is not None or not is_all)
-            chosen = self._choose(base, laid, is_all=is_all)
+            chosen = self._choose(base, self._lay_out(entries), is_all=is_all)
             if chosen is not None:
                 first, reason = chosen
-                return self._trim(base, entries, first, reason)
+                return [entry for entry in entries if entry.seq >= first], first, reason
             upto, step = page[-1].seq - 1, step * 2
 
     def _choose(self, base: _Base, laid: _Laid, *, is_all: bool) -> tuple[int, str] | None:
@@ -492,10 +502,10 @@ class _Builder:
                 break  # it may hang together with what was not read yet
             if reason and start is not None:
                 return start.first, reason
-            if info.may_start or start is None:
+            if info.may_start:
                 start = info
             turns += info.starts_turn
-            if spec.last_turns is not None and turns >= spec.last_turns and index:
+            if spec.last_turns is not None and turns >= spec.last_turns and start is info and index:
                 return info.first, "window"
         return (0, "") if is_all else None
 
@@ -509,21 +519,11 @@ class _Builder:
             where=f"entries {info.first}..{info.last}",
         )
 
-    def _trim(
-        self, base: _Base, entries: list[Entry], first: int, reason: str
-    ) -> tuple[list[Entry], int, list[Omission]]:
-        if not first:
-            return entries, 0, []
-        kept = [entry for entry in entries if entry.seq >= first]
-        if first - 1 <= base.upto:
-            return kept, 0, []
-        return kept, first, [Omission(base.upto + 1, first - 1, reason, "before the first message of the window")]
-
     # How it is laid out.
 
-    def _lay_out(self, entries: Sequence[Entry], *, starts_within: bool) -> _Laid:
+    def _lay_out(self, entries: Sequence[Entry], *, after: int = 0) -> _Laid:
         layout = Layout(self.rules, self.spec.keep_open)
-        intake = self.rules.intake(starts_within=starts_within)
+        intake = self.rules.intake(lambda: after > 0 and self._was_reasoning(after))
         omitted: list[Omission] = []
         marks: list[str] = []
         has_retracts = bool(self.retracts)
@@ -535,25 +535,38 @@ class _Builder:
                 self._leave_out(entry, layout, intake, omitted, marks)
                 continue
             if entry.kind == "note":
-                item = self._note(entry, body)
-            elif entry.format == name:
-                value = decode(body)
-                shape = shape_of(value)
-                if shape is None:
-                    omitted.append(_omission(entry, "not-a-message", f"no {name} message"))
-                    continue
-                item = Item(entry.seq, body, value, shape)
-            else:
+                intake.note()
+                exact, value, of_note = self._note(entry, body)
+                add(entry.seq, exact, value, of_note, is_note=True)
+                continue
+            if entry.format != name:
                 omitted.append(self._foreign(entry))
                 continue
-            reason = None if admit is None else admit(item)
-            if reason is not None:
-                omitted.append(_omission(entry, reason))
-                layout.gap(item.shape.results, is_unknown=False)
+            value = decode(body)
+            shape = shape_of(value)
+            if shape is None:
+                omitted.append(_omission(entry, "not-a-message", f"no {name} message"))
                 continue
-            add(item)
-        layout.run(())
+            verdict = None if admit is None else admit(value, shape)
+            if verdict is None:
+                add(entry.seq, body, value, shape)
+            elif verdict == LOSES_ID:
+                add(entry.seq, body, value, shape, loses_id=True)
+            else:
+                omitted.append(_omission(entry, verdict))
+                layout.gap(shape.results, is_unknown=False)
+        layout.end()
         return _Laid(layout, omitted, tuple(marks), tuple(entry.seq for entry in entries))
+
+    def _was_reasoning(self, upto: int) -> bool:
+        """True when the last message before the view is reasoning, or erased, so that nobody knows."""
+        before = self.reader.read(upto=upto, kinds=_KINDS, reverse=True, limit=1)
+        if not before or before[0].kind != "message":
+            return False
+        entry = before[0]
+        if entry.body is None:
+            return entry.origin not in {"user", "tool", "system"}
+        return entry.format == self.spec.format and self.rules.is_reasoning(codec.decode(entry.body))
 
     def _leave_out(
         self, entry: Entry, layout: Layout, intake: Intake, omitted: list[Omission], marks: list[str]
@@ -574,7 +587,7 @@ class _Builder:
             intake.gap(was_reasoning=shape.needs_next)
             layout.gap(shape.results, is_unknown=False)
 
-    def _note(self, entry: Entry, body: bytes) -> Item:
+    def _note(self, entry: Entry, body: bytes) -> tuple[bytes, Any, Shape]:
         try:
             note = msgspec.json.decode(body, type=_NoteBody)
         except msgspec.MsgspecError as error:
@@ -588,7 +601,7 @@ class _Builder:
         shape = self.rules.shape(value)
         if shape is None:
             raise _bad(entry, "note", f"its message is no {self.spec.format} message")
-        return Item(entry.seq, exact, value, shape, is_note=True)
+        return exact, value, shape
 
     def _foreign(self, entry: Entry) -> Omission:
         if entry.format == "raw":

@@ -8,6 +8,7 @@ wants it, and check what would be sent.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Protocol
 
 from .anthropic import Anthropic
@@ -15,6 +16,7 @@ from .openai_chat import OpenAIChat
 from .openai_responses import OpenAIResponses
 from .parts import (
     INTERRUPTED,
+    LOSES_ID,
     WITHDRAWN,
     Call,
     Intake,
@@ -29,6 +31,7 @@ from .parts import (
 
 __all__ = [
     "INTERRUPTED",
+    "LOSES_ID",
     "WITHDRAWN",
     "Call",
     "FormatRules",
@@ -90,8 +93,13 @@ class FormatRules(Protocol):
     def summary(self, text: str) -> dict[str, Any]:
         """A message that stands for the history."""
 
-    def intake(self, *, starts_within: bool) -> Intake:
-        """What looks at each item of one view before it is laid out; ``starts_within``: something came before."""
+    def intake(self, was_reasoning: Callable[[], bool]) -> Intake:
+        """
+        What looks at each item of one view before it is laid out.
+
+        Args:
+            was_reasoning: Tells whether reasoning stands right before the first item, outside the view.
+        """
 
     def render(self, rounds: list[Round], omitted: list[Omission]) -> list[Message]:
         """The messages of one exchange, in order."""

@@ -23,6 +23,7 @@ What the provider asks for, and what a view does about it:
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NoReturn
 
 import msgspec
@@ -44,9 +45,9 @@ _FIELDS = frozenset({"role", "content", "clear_at", "output_config"})
 _HOLDS_BLOCKS = ("content", "source", "tool", "definition", "tool_references")
 
 _EMPTY = Shape("other", is_empty=True)
-_QUESTION = Shape("other", is_question=True)
-_SYSTEM = Shape("other")
-_SAID = Shape("model")
+_QUESTION = Shape("other", is_question=True, is_plain=True)
+_SYSTEM = Shape("other", is_plain=True)
+_SAID = Shape("model", is_plain=True)
 
 
 class _RawMessage(msgspec.Struct):
@@ -70,6 +71,8 @@ class Anthropic:
         if type(value) is not dict:
             return None
         role, content = value.get("role"), value.get("content")
+        if type(role) is not str:
+            return None
         if type(content) is str:
             return _shape_of_text(value, role, content)
         if type(content) is not list:
@@ -138,7 +141,7 @@ class Anthropic:
         """A message that stands for the history; in the user's role, as what it tells is no instruction."""
         return {"role": "user", "content": [{"type": "text", "text": text}]}
 
-    def intake(self, *, starts_within: bool) -> Intake:  # noqa: ARG002
+    def intake(self, was_reasoning: Callable[[], bool]) -> Intake:  # noqa: ARG002
         """What looks at each message of one view before it is laid out: here nothing."""
         return Intake()
 
@@ -162,7 +165,7 @@ class Anthropic:
         return _message(item.value, blocks, (item.seq,)) if blocks else None
 
     def _join_answers(self, part: Round) -> Message | None:
-        answers = part.answers
+        answers = [item for item in part.answers if item.accepted or item.shape.has_rest]
         if len(answers) == 1 and not part.missing:
             item = answers[0]
             if item.shape.is_clean and len(item.accepted) == len(item.shape.results):
@@ -200,13 +203,13 @@ class Anthropic:
         _Check(may_be_open).run(messages)
 
 
-def _shape_of_text(value: dict[str, Any], role: Any, content: str) -> Shape | None:
+def _shape_of_text(value: dict[str, Any], role: str, content: str) -> Shape | None:
     if role not in {"user", "assistant", "system"}:
         return None
     if not content or content.isspace():
         return _EMPTY
     shape = _QUESTION if role == "user" else _SAID if role == "assistant" else _SYSTEM
-    return shape if _has_own_fields(value) else shape._replace(is_clean=False)
+    return shape if _has_own_fields(value) else shape._replace(is_clean=False, is_plain=False)
 
 
 def _has_own_fields(value: dict[str, Any]) -> bool:
@@ -221,13 +224,15 @@ def _is_blank(block: dict[str, Any]) -> bool:
 def _shape_of_user(value: dict[str, Any], content: list[Any]) -> Shape | None:
     results: list[str] = []
     rest = 0
+    is_broken = False
     is_clean = _has_own_fields(value)
     for block in content:
         kind = block.get("type") if type(block) is dict else None
         if kind == "tool_result":
             call_id = block.get("tool_use_id")
             if type(call_id) is not str:
-                return None
+                is_broken, is_clean = True, False
+                continue
             results.append(call_id)
             is_clean = is_clean and not rest and _is_clean_result(block)
         elif kind == "text" and _is_blank(block):
@@ -238,10 +243,12 @@ def _shape_of_user(value: dict[str, Any], content: list[Any]) -> Shape | None:
             rest += 1
             is_clean = is_clean and "cache_control" not in block
     if results:
-        return Shape("answer", results=tuple(results), is_clean=is_clean, has_rest=rest > 0)
+        return Shape("answer", results=tuple(results), is_clean=is_clean, has_rest=rest > 0, is_broken=is_broken)
+    if is_broken:
+        return Shape("other", is_question=rest > 0, is_clean=False, is_empty=not rest, is_broken=True)
     if not rest:
         return _EMPTY
-    return _QUESTION if is_clean else _QUESTION._replace(is_clean=False)
+    return _QUESTION if is_clean else _QUESTION._replace(is_clean=False, is_plain=False)
 
 
 def _is_clean_result(block: dict[str, Any]) -> bool:
@@ -262,7 +269,7 @@ def _shape_of_system(value: dict[str, Any], content: list[Any]) -> Shape | None:
     if not any(block["type"] != "text" or not _is_blank(block) for block in content) and not value.get("output_config"):
         return _EMPTY
     is_clean = _has_own_fields(value) and not any("cache_control" in block or _is_blank(block) for block in content)
-    return _SYSTEM if is_clean else _SYSTEM._replace(is_clean=False)
+    return _SYSTEM if is_clean else _SYSTEM._replace(is_clean=False, is_plain=False)
 
 
 def _shape_of_assistant(value: dict[str, Any], content: list[Any]) -> Shape | None:
@@ -270,7 +277,7 @@ def _shape_of_assistant(value: dict[str, Any], content: list[Any]) -> Shape | No
     server_results: list[str] = []
     is_clean = _has_own_fields(value)
     last = ""
-    compacts = False
+    compacts = is_broken = False
     for block in content:
         kind = block.get("type") if type(block) is dict else None
         if type(kind) is not str or kind == "tool_result":
@@ -282,7 +289,8 @@ def _shape_of_assistant(value: dict[str, Any], content: list[Any]) -> Shape | No
         elif kind == "tool_use" or kind in _SERVER_CALLS:
             call = _call(block, kind)
             if call is None:
-                return None
+                is_broken, is_clean = True, False
+                continue
             calls.append(call)
         elif kind.endswith("_tool_result"):
             _take_server_result(block, calls, server_results)
@@ -291,7 +299,7 @@ def _shape_of_assistant(value: dict[str, Any], content: list[Any]) -> Shape | No
         last = kind
         is_clean = is_clean and "cache_control" not in block
     if not last:
-        return _EMPTY
+        return _EMPTY._replace(is_broken=is_broken)
     if not (calls or server_results or compacts) and is_clean and last not in _THINKING:
         return _SAID
     return Shape(
@@ -301,6 +309,7 @@ def _shape_of_assistant(value: dict[str, Any], content: list[Any]) -> Shape | No
         needs_next=last in _THINKING,
         is_clean=is_clean,
         compacts=compacts,
+        is_broken=is_broken,
     )
 
 
@@ -334,11 +343,18 @@ def _blocks(item: Item) -> list[_Block]:
         return []
     pairs = []
     for exact, block in zip(_raw_list.decode(raw), content, strict=True):
-        if block["type"] == "text" and _is_blank(block):
+        if (block["type"] == "text" and _is_blank(block)) or _is_broken(block):
             continue
         kept = _without_marks(block)
         pairs.append((bytes(exact), block) if kept == block else (codec.encode(kept), kept))
     return pairs
+
+
+def _is_broken(block: dict[str, Any]) -> bool:
+    kind = block["type"]
+    if kind == "tool_result":
+        return type(block.get("tool_use_id")) is not str
+    return (kind == "tool_use" or kind in _SERVER_CALLS) and _call(block, kind) is None
 
 
 def _without_marks(value: Any) -> Any:
@@ -396,7 +412,7 @@ def _kept_blocks(item: Item) -> list[_Block]:
         if (kind == "tool_use" or kind in _SERVER_CALLS) and waiting and waiting[0][0] == block["id"]:
             if waiting.pop(0)[1]:
                 continue
-        elif kind.endswith("_tool_result") and block.get("tool_use_id") in item.dropped_ids:
+        elif kind.endswith("_tool_result") and str(block.get("tool_use_id")) in item.dropped_ids:
             continue
         kept.append(pair)
     return kept
@@ -425,7 +441,7 @@ class _Check:
     def _message(self, index: int, message: Any) -> None:
         where = f"messages[{index}]"
         role = message.get("role") if type(message) is dict else None
-        if role not in {"user", "assistant", "system"}:
+        if type(role) is not str or role not in {"user", "assistant", "system"}:
             _refuse("message-shape", where, "is no message with the role user, assistant or system")
         if not message.keys() <= _FIELDS:
             _refuse("unknown-field", where, f"has fields that only a response has: {sorted(message.keys() - _FIELDS)}")
@@ -478,6 +494,8 @@ class _Check:
             self._moves_on(where)
 
     def _result(self, at: str, call_id: Any, answered: set[str], *, after_text: bool) -> None:
+        if type(call_id) is not str:
+            _refuse("message-shape", at, "is a result that names no call")
         if call_id in answered:
             _refuse("duplicate-result", at, f"is a second result of {call_id!r}")
         if call_id not in self.open:

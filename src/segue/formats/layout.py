@@ -12,9 +12,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
-from .parts import INTERRUPTED, WITHDRAWN, Call, Item, Message, Omission, Round, Unit
+from .parts import INTERRUPTED, WITHDRAWN, Call, Item, Message, Omission, Round, Shape, Unit
 
 
 class Renderer(Protocol):
@@ -27,29 +27,54 @@ class Renderer(Protocol):
         """The message of a person, a note or an instruction; None when nothing of it may be sent."""
 
 
-@dataclass(slots=True, eq=False)
 class _Exchange:
     """Calls and answers that are not complete yet."""
 
-    rounds: list[Round] = field(default_factory=lambda: [Round()])
-    server: dict[str, tuple[Item, int]] = field(default_factory=dict)  # open calls of the provider's own
-    waiting: list[Item] = field(default_factory=list)  # came while a call was open; they follow the results
-    withdrawn: set[str] = field(default_factory=set)
-    has_gap: bool = False  # something erased came in between: perhaps a result
-    reach: int = 0  # highest seq of an answer that came while the exchange was open, but not for it to wait for
+    __slots__ = (
+        "entries",
+        "has_answers",
+        "has_gap",
+        "has_rest",
+        "last",
+        "reach",
+        "round",
+        "rounds",
+        "server",
+        "waiting",
+        "withdrawn",
+    )
 
-    @property
-    def round(self) -> Round:
-        return self.rounds[-1]
+    def __init__(self) -> None:
+        self.round = Round()
+        self.rounds = [self.round]
+        self.server: dict[str, tuple[Item, int]] = {}  # open calls of the provider's own
+        self.waiting: list[Item] = []  # came while a call was open; they follow the results
+        self.withdrawn: frozenset[str] = frozenset()
+        self.entries = 0
+        self.last = 0
+        self.reach = 0  # highest seq of an answer that came meanwhile, to a call that could wait
+        self.has_answers = False
+        self.has_rest = False  # one of the answers was more than results
+        self.has_gap = False  # something erased came in between: perhaps a result
+
+    def add(self, item: Item, to: list[Item]) -> None:
+        to.append(item)
+        self.entries += 1
+        self.last = item.seq
 
     @property
     def needs_next(self) -> bool:
         model = self.round.model
-        return bool(model) and not self.round.answers and model[-1].shape.needs_next
+        return bool(model) and model[-1].shape.needs_next and not self.round.answers
+
+    @property
+    def is_passed(self) -> bool:
+        """Others have spoken since: the provider cannot go on where it was."""
+        return self.has_rest or bool(self.waiting)
 
     @property
     def is_complete(self) -> bool:
-        return not (self.round.open or self.server or self.needs_next)
+        return not (self.round.open or self.needs_next or (self.server and not self.is_passed))
 
     def items(self) -> list[Item]:
         return [item for part in self.rounds for item in (*part.model, *part.answers)]
@@ -84,13 +109,6 @@ class Layout:
     _answered: set[str] = field(default_factory=set)
     _given_up: set[str] = field(default_factory=set)
 
-    def run(self, items: Iterable[Item]) -> Layout:
-        """Lay out all items of a stretch of the log, in order, and close what is open at its end."""
-        for item in items:
-            self.add(item)
-        self._end()
-        return self
-
     def _restart(self) -> None:
         self.units.clear()
         self.omitted.clear()
@@ -104,18 +122,28 @@ class Layout:
         exchange = self._exchange
         if exchange is None:
             return
-        exchange.withdrawn.update(results)
+        exchange.withdrawn |= frozenset(results)
         exchange.has_gap = exchange.has_gap or is_unknown
         while exchange.needs_next:  # what the reasoning led to is what is gone
             self._omit(exchange.round.model.pop(), "reasoning-without-item", "what it led to was removed")
-        if not exchange.items():
+            exchange.entries -= 1
+        if not exchange.entries:
             self._exchange = None
         elif exchange.is_complete:
             self._close(exchange)
 
-    def add(self, item: Item) -> None:
-        """Lay out the next item."""
-        shape = item.shape
+    def add(
+        self, seq: int, body: bytes, value: Any, shape: Shape, *, is_note: bool = False, loses_id: bool = False
+    ) -> None:
+        """Lay out the next entry: its seq, the message's exact bytes, its value, and what it is."""
+        if shape.is_plain and self._exchange is None and not loses_id:
+            speaks = shape.side == "model"
+            message = Message(body, value, (seq,))
+            self.units.append(Unit([message], seq, seq, seq, 1, speaks, not speaks, shape.is_question, is_note))
+            return
+        item = Item(seq, body, value, shape, is_note, loses_id=loses_id)
+        if shape.is_broken:
+            self._omit(item, "not-a-message", "a call without an id or input, or a result that names no call")
         if shape.is_empty:
             self._omit(item, "empty", "no content that may be sent")
         elif shape.side == "model":
@@ -135,7 +163,7 @@ class Layout:
             exchange = None
         if exchange is None:
             exchange = self._exchange = _Exchange()
-        exchange.round.model.append(item)
+        exchange.add(item, exchange.round.model)
         if item.shape.server_results:
             self._take_server_results(exchange, item)
         if item.shape.calls:
@@ -146,28 +174,29 @@ class Layout:
     def _joins(self, exchange: _Exchange) -> bool:
         """Does the model go on within the exchange? In the same breath, or after the provider's own tool."""
         current = exchange.round
-        if exchange.waiting:
+        if exchange.is_passed:
             return False
         if not current.answers and (current.open or exchange.needs_next):
             return True
         if not exchange.server:
             return False
         self._give_up(exchange)
-        exchange.rounds.append(Round())
+        exchange.round = Round()
+        exchange.rounds.append(exchange.round)
         return True
 
     def _take_server_results(self, exchange: _Exchange, item: Item) -> None:
         for call_id in item.shape.server_results:
             if exchange.server.pop(call_id, None) is None:
-                item.dropped_ids.add(call_id)
+                item.dropped_ids |= {call_id}
                 self._omit(item, "orphan-result", f"result of {call_id!r}, which was never called")
 
     def _take_calls(self, exchange: _Exchange, item: Item) -> None:
         current = exchange.round
-        taken = {call.id for other in current.model[:-1] for call in other.shape.calls}
+        taken = {call.id for other in current.model if other is not item for call in other.shape.calls}
         for index, call in enumerate(item.shape.calls):
-            if call.id in taken or call.id in exchange.server:
-                item.dropped_calls.add(index)
+            if call.id in taken or call.id in exchange.server or call.id in self._later:
+                item.dropped_calls |= {index}
                 self._omit(item, "duplicate-call", f"call {call.id!r} is there already")
                 continue
             taken.add(call.id)
@@ -190,10 +219,12 @@ class Layout:
             else:
                 self._refuse_result(item, call_id)
                 continue
-            item.accepted.append(call_id)
+            item.accepted += (call_id,)
             self._answered.add(call_id)
         if exchange is not None and belongs:
-            exchange.round.answers.append(item)
+            exchange.add(item, exchange.round.answers)
+            exchange.has_answers = True
+            exchange.has_rest = exchange.has_rest or item.shape.has_rest
             if exchange.is_complete:
                 self._close(exchange)
         elif item.accepted or item.shape.has_rest:
@@ -236,59 +267,63 @@ class Layout:
     def _close(self, exchange: _Exchange) -> None:
         """The exchange is over: settle what is open, render it, then let through what waited for it."""
         self._exchange = None
-        self._give_up(exchange)
-        self._drop_unfinished(exchange)
+        if exchange.round.open:
+            self._give_up(exchange)
+        if exchange.server:
+            self._drop_unfinished(exchange)
         self._build(exchange)
         for item in exchange.waiting:
             self._emit(item)
 
     def _build(self, exchange: _Exchange) -> None:
-        items = exchange.items()
         messages = self.rules.render(exchange.rounds, self.omitted)
         if not messages:
             return
-        seqs = [item.seq for item in items]
-        last = max(seqs)
-        settles = any(part.answers for part in exchange.rounds)
-        unit = Unit(messages, min(seqs), last, max(last, exchange.reach), len(items), speaks=True, settles=settles)
+        first, last = exchange.rounds[0].model[0].seq, exchange.last
+        reach = max(last, exchange.reach)
+        unit = Unit(messages, first, last, reach, exchange.entries, speaks=True, settles=exchange.has_answers)
         self.units.append(unit)
         if self._later:
-            for item in items:
+            for item in exchange.items():
                 for call in item.shape.calls:
                     if call.owner == "later" and call.id in self._later:
                         self._later[call.id] = unit
 
     def _give_up(self, exchange: _Exchange) -> None:
         current = exchange.round
-        for call_id, call in current.open.items():
-            is_gone = exchange.has_gap or call_id in exchange.withdrawn
-            current.missing.append((call, WITHDRAWN if is_gone else INTERRUPTED))
-            self._given_up.add(call_id)
+        missing = [(call, self._text(exchange, call)) for call in current.open.values()]
+        missing.sort(key=lambda pair: pair[1] == WITHDRAWN)  # last, as settlements that are appended come before
+        current.missing += missing
+        self._given_up.update(current.open)
         current.open.clear()
+
+    @staticmethod
+    def _text(exchange: _Exchange, call: Call) -> str:
+        return WITHDRAWN if exchange.has_gap or call.id in exchange.withdrawn else INTERRUPTED
 
     def _drop_unfinished(self, exchange: _Exchange) -> None:
         """The provider's own calls that never ended go, with the calls they made: nobody can settle those."""
         lost = set(exchange.server)
-        if not lost:
-            return
         for item, index in exchange.server.values():
-            item.dropped_calls.add(index)
+            item.dropped_calls |= {index}
             self._omit(item, "unfinished-call", f"the provider's own call {item.shape.calls[index].id!r} never ended")
         for part in exchange.rounds:
             gone = {call.id for item in part.model for call in item.shape.calls if call.parent in lost}
             for item in part.model:
-                item.dropped_calls.update(i for i, call in enumerate(item.shape.calls) if call.id in gone)
+                item.dropped_calls |= {i for i, call in enumerate(item.shape.calls) if call.id in gone}
             part.missing = [pair for pair in part.missing if pair[0].id not in gone]
             for item in part.answers:
-                for call_id in [c for c in item.accepted if c in gone]:
-                    item.accepted.remove(call_id)
+                refused = [call_id for call_id in item.accepted if call_id in gone]
+                item.accepted = tuple(call_id for call_id in item.accepted if call_id not in gone)
+                for call_id in refused:
                     self._omit(item, "unfinished-call", f"result of {call_id!r}, whose caller never ended")
 
-    def _end(self) -> None:
+    def end(self) -> None:
+        """That was all: settle what is open, or hold it back."""
         exchange = self._exchange
         if exchange is None:
             return
-        self.open_from = min(item.seq for item in exchange.items())
+        self.open_from = exchange.rounds[0].model[0].seq
         current = exchange.round
         kept = tuple(call for call in current.open.values() if call.id in self.keep_open)
         if kept:
@@ -299,11 +334,14 @@ class Layout:
         if exchange.needs_next and not current.open:
             self._hold_back(exchange, "incomplete", "it ends in reasoning, and nothing follows yet")
             return
+        lost = set(exchange.server) if exchange.is_passed else set()
         self.open_calls = tuple(
-            call for call in current.open.values() if not (exchange.has_gap or call.id in exchange.withdrawn)
+            call
+            for call in current.open.values()
+            if call.parent not in lost and self._text(exchange, call) == INTERRUPTED
         )
-        self.is_settled = not (current.open or exchange.server)
-        if exchange.server and not exchange.waiting:
+        self.is_settled = not (current.open or (exchange.server and not exchange.is_passed))
+        if exchange.server and not exchange.is_passed:
             self._give_up(exchange)  # the provider goes on from here: its own open call stays
             self._build(exchange)
             return

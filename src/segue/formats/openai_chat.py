@@ -12,6 +12,7 @@ What the provider asks for, and what a view does about it:
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NoReturn
 
 from segue import codec
@@ -22,9 +23,9 @@ from .parts import INTERRUPTED, Call, Intake, Item, Message, Omission, Round, Sh
 _PEOPLE = frozenset({"user", "system", "developer"})
 
 _EMPTY = Shape("other", is_empty=True)
-_QUESTION = Shape("other", is_question=True)
-_INSTRUCTION = Shape("other")
-_SAID = Shape("model")
+_QUESTION = Shape("other", is_question=True, is_plain=True)
+_INSTRUCTION = Shape("other", is_plain=True)
+_SAID = Shape("model", is_plain=True)
 _SAID_DIRTY = Shape("model", is_clean=False)
 
 
@@ -39,7 +40,7 @@ class OpenAIChat:
         if type(value) is not dict:
             return None
         role, content = value.get("role"), value.get("content")
-        if content is not None and type(content) is not str and not _is_parts(content):
+        if type(role) is not str or not (content is None or type(content) is str or _is_parts(content)):
             return None
         if role == "assistant":
             return _shape_of_assistant(value, content)
@@ -106,7 +107,7 @@ class OpenAIChat:
         """A message that stands for the history; in the user's role, as what it tells is no instruction."""
         return {"role": "user", "content": text}
 
-    def intake(self, *, starts_within: bool) -> Intake:  # noqa: ARG002
+    def intake(self, was_reasoning: Callable[[], bool]) -> Intake:  # noqa: ARG002
         """What looks at each message of one view before it is laid out: here nothing."""
         return Intake()
 

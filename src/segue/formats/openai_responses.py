@@ -19,12 +19,13 @@ What the provider asks for, and what a view does about it:
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NoReturn
 
 from segue import codec
 from segue.errors import ViewInvalid
 
-from .parts import INTERRUPTED, Call, Intake, Item, Message, Omission, Owner, Round, Shape, call_ref
+from .parts import INTERRUPTED, LOSES_ID, Call, Intake, Item, Message, Omission, Owner, Round, Shape, call_ref
 
 FAKE_ID = "__fake_id__"
 
@@ -64,9 +65,9 @@ _BLANK_IMAGE = (
 )
 
 _EMPTY = Shape("other", is_empty=True)
-_QUESTION = Shape("other", is_question=True)
-_INSTRUCTION = Shape("other")
-_SAID = Shape("model")
+_QUESTION = Shape("other", is_question=True, is_plain=True)
+_INSTRUCTION = Shape("other", is_plain=True)
+_SAID = Shape("model", is_plain=True)
 _REASONING = Shape("model", needs_next=True)
 
 
@@ -166,9 +167,9 @@ class OpenAIResponses:
         """A message that stands for the history; in the user's role, as what it tells is no instruction."""
         return {"type": "message", "role": "user", "content": [{"type": "input_text", "text": text}]}
 
-    def intake(self, *, starts_within: bool) -> Intake:
+    def intake(self, was_reasoning: Callable[[], bool]) -> Intake:
         """What looks at each item of one view before it is laid out."""
-        return _Intake(starts_within=starts_within)
+        return _Intake(was_reasoning)
 
     def render(self, rounds: list[Round], omitted: list[Omission]) -> list[Message]:
         """The items of one exchange: what the model made, in order, then the outputs."""
@@ -214,7 +215,7 @@ def _is_parts(content: Any) -> bool:
 
 
 def _shape_of_call(value: dict[str, Any], kind: str) -> Shape | None:
-    if kind == "tool_search_call" and (value.get("execution") != "client" or value.get("call_id") is None):
+    if kind == "tool_search_call" and (value.get("execution") == "server" or value.get("call_id") is None):
         return _SAID  # the provider searches and answers by itself
     call_id = value.get("id") if kind == "mcp_approval_request" else value.get("call_id")
     if type(call_id) is not str or not call_id:
@@ -272,44 +273,48 @@ def _item(item: Item) -> Message:
 class _Intake(Intake):
     """Ids that are taken, or that stand for something lost."""
 
-    def __init__(self, *, starts_within: bool) -> None:
+    def __init__(self, was_reasoning: Callable[[], bool]) -> None:
         self.by_id: dict[str, Any] = {}
-        self.lost_reasoning = starts_within  # before a cut there may have been reasoning
+        self.lost_reasoning = False
+        self.was_reasoning: Callable[[], bool] | None = was_reasoning  # asked once, and only where it matters
 
-    def admit(self, item: Item) -> str | None:
-        """Mark what must be taken out of the item; or the reason why it cannot be sent at all."""
-        value, shape = item.value, item.shape
+    def admit(self, value: Any, shape: Shape) -> str | None:
+        """None: let it pass. LOSES_ID: send it without its id. Else the reason why it cannot be sent at all."""
         kind = value.get("type", "message")
-        lost, self.lost_reasoning = self.lost_reasoning, False
         if kind == "compaction_trigger":
-            self.lost_reasoning = lost
             return "request-only"
+        lost, self.lost_reasoning = self.lost_reasoning, False
+        asks, self.was_reasoning = self.was_reasoning, None
         item_id = value.get("id")
-        if type(item_id) is str and kind != "local_shell_call_output":
-            reason = self._admit_id(item, item_id, kind)
-            if reason is not None:
-                return reason
-        if shape.needs_next and not (value.get("encrypted_content") or (item_id and not item.loses_id)):
-            self.lost_reasoning = True
-            return "reasoning-without-item"
-        if lost and shape.side == "model" and not shape.needs_next and item_id is not None:
-            if kind in _NEEDS_ID:
-                return "reasoning-without-item"
-            item.loses_id = True
+        has_id = item_id is not None and kind != "local_shell_call_output"
+        verdict = self._admit_id(value, item_id, kind) if has_id else None
+        if shape.needs_next:
+            return self._admit_reasoning(value, verdict)
+        if verdict is not None or not has_id or shape.side != "model":
+            return verdict
+        if lost or (asks is not None and asks()):
+            return "reasoning-without-item" if kind in _NEEDS_ID else LOSES_ID
         return None
 
-    def _admit_id(self, item: Item, item_id: str, kind: str) -> str | None:
-        if item_id == FAKE_ID:
-            item.loses_id = True
-            return None
+    def _admit_id(self, value: Any, item_id: Any, kind: str) -> str | None:
+        if type(item_id) is not str or item_id == FAKE_ID:
+            return LOSES_ID
         if item_id not in self.by_id:
-            self.by_id[item_id] = item.value
+            self.by_id[item_id] = value
             return None
-        if kind in _NEEDS_ID or self.by_id[item_id] == item.value:
-            self.lost_reasoning = item.shape.needs_next
-            return "duplicate-item"
-        item.loses_id = True
-        return None
+        return "duplicate-item" if kind in _NEEDS_ID or self.by_id[item_id] == value else LOSES_ID
+
+    def _admit_reasoning(self, value: Any, verdict: str | None) -> str | None:
+        if verdict in {None, LOSES_ID}:
+            if value.get("encrypted_content") or (value.get("id") and verdict is None):
+                return verdict
+            verdict = "reasoning-without-item"
+        self.lost_reasoning = True
+        return verdict
+
+    def note(self) -> None:
+        """A note stands here: what follows does not follow reasoning."""
+        self.lost_reasoning, self.was_reasoning = False, None
 
     def gap(self, *, was_reasoning: bool) -> None:
         """An item was erased or retracted here."""
@@ -375,6 +380,8 @@ class _Check:
             return
         if kind == "local_shell_call_output":
             return
+        if type(item_id) is not str:
+            _refuse("message-shape", where, "has an id that is no string")
         if item_id in self.ids:
             _refuse("duplicate-item-id", where, f"has the id {item_id!r}, which another item has already")
         self.ids.add(item_id)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 from segue.model import NAME_MAX_BYTES
@@ -57,6 +57,8 @@ class Shape(NamedTuple):
         is_empty: Nothing in it may be sent.
         has_rest: It is an answer that holds more than results.
         compacts: It stands for everything before it.
+        is_broken: A part of it (a call without an id, say) cannot be sent; the rest can.
+        is_plain: It may be sent exactly as it is stored, and neither needs nor answers anything.
     """
 
     side: Literal["model", "answer", "other"]
@@ -69,6 +71,8 @@ class Shape(NamedTuple):
     is_empty: bool = False
     has_rest: bool = False
     compacts: bool = False
+    is_broken: bool = False
+    is_plain: bool = False
 
 
 class Omission(NamedTuple):
@@ -109,18 +113,25 @@ class Item:
     value: Any
     shape: Shape
     is_note: bool = False
-    accepted: list[str] = field(default_factory=list)
-    dropped_calls: set[int] = field(default_factory=set)
-    dropped_ids: set[str] = field(default_factory=set)
+    accepted: tuple[str, ...] = ()
+    dropped_calls: frozenset[int] = frozenset()
+    dropped_ids: frozenset[str] = frozenset()
     loses_id: bool = False
+
+
+LOSES_ID = "loses-id"
+"""What an intake says of an item that may be sent, but without its id."""
 
 
 class Intake:
     """Looks at each item of one view, in order, before it is laid out. This one lets everything pass."""
 
-    def admit(self, item: Item) -> str | None:  # noqa: ARG002
-        """Mark in the item what must be taken out of it; or give the reason why it cannot be sent at all."""
+    def admit(self, value: Any, shape: Shape) -> str | None:  # noqa: ARG002
+        """None: let it pass. LOSES_ID: send it without its id. Else the reason why it cannot be sent at all."""
         return None
+
+    def note(self) -> None:
+        """A note stands here."""
 
     def gap(self, *, was_reasoning: bool) -> None:
         """An item was erased or retracted here."""
@@ -135,14 +146,16 @@ class Message(NamedTuple):
     is_synthetic: bool = False
 
 
-@dataclass(slots=True, eq=False)
 class Round:
     """What the model said in one go, the answers to its calls, and the calls that got none (with the text instead)."""
 
-    model: list[Item] = field(default_factory=list)
-    answers: list[Item] = field(default_factory=list)
-    missing: list[tuple[Call, str]] = field(default_factory=list)
-    open: dict[str, Call] = field(default_factory=dict)
+    __slots__ = ("answers", "missing", "model", "open")
+
+    def __init__(self) -> None:
+        self.model: list[Item] = []
+        self.answers: list[Item] = []
+        self.missing: list[tuple[Call, str]] = []
+        self.open: dict[str, Call] = {}
 
 
 @dataclass(slots=True, eq=False)
