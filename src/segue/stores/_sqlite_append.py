@@ -8,10 +8,21 @@ from typing import Any
 import apsw
 
 from segue.errors import Archived, Busy, Corrupt, HeadMoved, IdConflict, LeaseLost, NotDone
-from segue.model import Draft
+from segue.model import Draft, Usage
 from segue.store import Append, Appended
 
-from ._sqlite_rows import ARCHIVED, COMPLETED, RUNNING, SEQ_BITS, Row, due_us, entry_values, squeeze, usage_text
+from ._sqlite_rows import (
+    ARCHIVED,
+    COMPLETED,
+    RUNNING,
+    SEQ_BITS,
+    Row,
+    due_us,
+    entry_values,
+    squeeze,
+    usage_of,
+    usage_text,
+)
 from ._sqlite_work import Part, Work
 
 _INSERT = """
@@ -138,10 +149,8 @@ def _values(work: Work, new: Sequence[Draft], first: int, run: str | None) -> li
 def _advance(work: Work, row: Row, new: Sequence[Draft]) -> None:
     """Move the head, with all that moves with it."""
     con, now = work.con, work.moment.now
-    usage = row.usage
-    for draft in new:
-        if draft.usage is not None:
-            usage = _sum(usage, draft.usage)
+    used = [draft.usage for draft in new if draft.usage is not None]
+    usage = _total(row.usage, used) if used else row.usage
     con.execute(
         "UPDATE sessions SET head = ?, active_us = ?, usage = ? WHERE no = ?",
         (row.head + len(new), now, usage, row.no),
@@ -158,7 +167,6 @@ def wake(work: Work, row: Row) -> None:
         work.con.execute("UPDATE sessions SET state = 0, version = ? WHERE no = ?", (row.version + 1, row.no))
 
 
-def _sum(total: str | None, usage: tuple[int, ...]) -> str:
-    if total is None:
-        return usage_text(usage)
-    return usage_text([int(one) + more for one, more in zip(total.split(","), usage, strict=True)])
+def _total(before: str | None, used: list[Usage]) -> str:
+    sums = [Usage() if before is None else usage_of(before), *used]
+    return usage_text(map(sum, zip(*sums, strict=True)))
