@@ -44,11 +44,7 @@ class ProcessTests(ProcessCase):
             self._children[where] = [self.start_child() for _ in range(2)]
         children = self._children[where]
         for number, child in enumerate(children):
-            own = {
-                name: value.replace("%", str(number)) if isinstance(value, str) else value
-                for name, value in command.items()
-            }
-            child.tell(scope=self.me, **own)
+            child.tell(scope=self.me, **{name: _numbered(value, number) for name, value in command.items()})
         return [child.hear(PATIENCE_SECONDS) for child in children]
 
     def test_one_of_two_processes_creates_by_key(self) -> None:
@@ -59,10 +55,17 @@ class ProcessTests(ProcessCase):
     def test_one_of_two_processes_appends_to_the_head_expected(self) -> None:
         session = self.create()
         for head in range(5):
-            answers = self.race_processes(do="append", session=session, ids=[f"own {head}"], expect=head)
-            assert [answer.get("seqs") for answer in answers] == [[head + 1]] * 2  # the same ids: both are told so
-            assert sorted(answer["new"] for answer in answers) == [0, 1]
+            answers = self.race_processes(do="append", session=session, ids=[f"{head} of %"], expect=head)
+            assert sorted(answer.get("refused", "done") for answer in answers) == ["HeadMoved", "done"]
         assert self.info(session).head == 5
+
+    def test_the_same_ids_from_two_processes_are_stored_once(self) -> None:
+        session = self.create()
+        for number in range(5):
+            answers = self.race_processes(do="append", session=session, ids=[f"{number} a", f"{number} b"])
+            assert sorted(answer["new"] for answer in answers) == [0, 2]
+            assert answers[0]["seqs"] == answers[1]["seqs"]
+        assert self.info(session).head == 10
 
     def test_one_of_two_processes_takes_the_lease(self) -> None:
         for _ in range(5):
@@ -79,6 +82,12 @@ class ProcessTests(ProcessCase):
         session = self.create(draft())
         self.race_processes(do="append", session=session, ids=["from a child"])
         assert self.ids(session)[1:] == ["from a child"]
+
+
+def _numbered(value: Any, number: int) -> Any:
+    if isinstance(value, list):
+        return [_numbered(each, number) for each in value]
+    return value.replace("%", str(number)) if isinstance(value, str) else value
 
 
 class CrashTests(ProcessCase):

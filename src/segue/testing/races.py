@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 from segue.errors import Exists, HeadMoved, NotDone, NotFound
-from segue.model import Lease, SessionInfo
+from segue.model import Lease, Parent, SessionInfo
 from segue.store import Append, Appended, Create, Erase, Erased, Fork, Op, Queued, Release, Result, Store, Take, Update
 
 from .case import HOUR, StoreCase, draft, drafts, ids_of
@@ -106,6 +106,23 @@ class RaceTests(RaceCase):
         results = self.race_ops([Update(self.me, session, {"key": "k"}) for session in sessions])
         assert sorted(type(result).__name__ for result in results) == [*["Exists"] * 5, "SessionInfo"]
 
+    def test_a_create_and_an_update_do_not_both_get_a_key(self) -> None:
+        session = self.create()
+        results = self.race_ops([Update(self.me, session, {"key": "k"}), Create(self.me, "s", key="k")] * 2)
+        winners = {result.id for result in results if isinstance(result, SessionInfo)}
+        assert len(winners) == 1
+        found = self.b.find(self.me, "k")
+        assert found is not None
+        assert {found.id} == winners
+
+    def test_a_session_is_either_archived_or_taken(self) -> None:
+        for _ in range(5):
+            session = self.create()
+            archived, taken = self.race_ops(
+                [Update(self.me, session, {"state": "archived"}), Take(self.me, session, "run-1", HOUR)]
+            )
+            assert isinstance(archived, SessionInfo) != isinstance(taken, Lease)
+
     def test_one_of_many_erases_counts_the_entries(self) -> None:
         session = self.create(*drafts(3))
         results = self.race_ops([Erase(self.me, session)] * 4)
@@ -198,6 +215,28 @@ class ConcurrencyTests(RaceCase):
         for fork in forks:
             base = self.info(fork).base
             assert self.ids(fork) == whole[:base]
+
+    def test_a_fork_of_a_parent_that_is_erased_meanwhile_keeps_what_it_was_promised(self) -> None:
+        for number in range(5):
+            parent = self.create(*drafts(3))
+            before = self.ids(parent)
+            fork = Fork(Create(self.me, f"f{number}", parent=Parent(parent, 2)), parent, 2)
+            made, erased = self.race_ops([fork, Erase(self.me, parent)])
+            assert isinstance(erased, Erased)
+            assert erased.shared == (2 if isinstance(made, SessionInfo) else 0)
+            if isinstance(made, SessionInfo):
+                assert self.ids(made.id) == before[:2]
+            else:
+                assert isinstance(made, NotFound)
+
+    def test_as_many_threads_as_it_has_lanes_commit_through_one_handle(self) -> None:
+        lanes = min(self.a.lanes, 8)
+        sessions = [self.create() for _ in range(lanes)]
+        ops = [[Append(self.me, session, drafts(1)) for session in sessions] for _ in range(lanes * 5)]
+        with ThreadPoolExecutor(lanes) as threads:
+            answers = list(threads.map(self.a.commit, ops, timeout=PATIENCE_SECONDS))
+        assert all(isinstance(result, Appended) for each in answers for result in each)
+        assert [self.info(session).head for session in sessions] == [lanes * 5] * lanes
 
     def test_nothing_is_appended_to_a_session_that_is_erased_meanwhile(self) -> None:
         sessions = [self.create(draft()) for _ in range(8)]
