@@ -104,7 +104,7 @@ ANTHROPIC_BAD = {
     "server-result-without-call": [[u(TEXT), a(FOUND)]],
     "unfinished-call": [[u(TEXT), a(SEARCH), u(TEXT)], [u(TEXT), a(SEARCH, USE), u(GIVEN, TEXT)]],
     "compaction-not-first": [[u(TEXT), a(COMPACTION)], [a(TEXT, COMPACTION)]],
-    "unknown-field": [[{"role": "user", "content": "hi", "id": "msg_1"}]],
+    "unknown-field": [[{"role": "user", "content": "hi", k: "x"}] for k in ("id", "clear_at")],
     "message-shape": [["hi"], [{"role": "tool", "content": "x"}], [{"role": "user", "content": 5}], [u({"text": "x"})]],
     "too-many-messages": [[{"role": "user", "content": "x"}] * 100_001],
 }
@@ -291,34 +291,10 @@ def test_no_json_value_makes_a_format_stumble(format, value):
 
 _WORDS = st.sampled_from(
     [
-        "role",
-        "content",
-        "type",
-        "text",
-        "user",
-        "assistant",
-        "tool",
-        "tool_use",
-        "tool_result",
-        "tool_use_id",
-        "id",
-        "call_id",
-        "tool_calls",
-        "function",
-        "function_call",
-        "function_call_output",
-        "reasoning",
-        "message",
-        "thinking",
-        "input",
-        "caller",
-        "server_tool_use",
-        "name",
-        "program",
-        "web_search_tool_result",
-        "program_output",
-        "compaction",
-        "cache_control",
+        *("role", "content", "type", "text", "user", "assistant", "tool", "id", "call_id", "name", "input", "caller"),
+        *("tool_use", "tool_result", "tool_use_id", "tool_calls", "function", "function_call", "function_call_output"),
+        *("reasoning", "message", "thinking", "server_tool_use", "web_search_tool_result", "program"),
+        *("program_output", "compaction", "cache_control"),
     ]
 )
 _JSON = st.recursive(

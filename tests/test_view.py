@@ -353,6 +353,12 @@ def test_reasoning_of_which_nothing_can_be_found_again_is_left_out():
     assert view.messages == [user("openai.responses", "q"), said("openai.responses", "hi")]
 
 
+def test_fields_that_an_sdk_keeps_for_itself_are_not_sent():
+    item = {**said("openai.responses", "hi"), "id": "msg_1", "provider_data": {"model": "x"}}
+    log = log_of("openai.responses", user("openai.responses", "q"), item)
+    assert log.view().messages[1] == {**said("openai.responses", "hi"), "id": "msg_1"}
+
+
 def test_one_item_id_is_sent_once():
     log = log_of("openai.responses", user("openai.responses", "q"))
     for text in ("one", "one", "two"):

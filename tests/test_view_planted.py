@@ -28,13 +28,13 @@ def is_noticed() -> bool:
 
 
 def off_by_one_at_the_cut(patch):
-    real = view._Builder._read_cut
+    real = view.read_cut
 
-    def read_cut(self, entry, body):
-        base = real(self, entry, body)
-        return base._replace(upto=max(0, base.upto - 1))
+    def read_cut(entry, body, rules):
+        cut = real(entry, body, rules)
+        return cut._replace(upto=max(0, cut.upto - 1))
 
-    patch.setattr(view._Builder, "_read_cut", read_cut)
+    patch.setattr(view, "read_cut", read_cut)
 
 
 def the_last_open_call_is_not_settled(patch):
@@ -58,7 +58,7 @@ def results_after_text(patch):
 
 
 def retractions_are_ignored(patch):
-    patch.setattr(view._Retracts, "by", lambda self, entry: 0)
+    patch.setattr(view.Retracts, "by", lambda self, entry: 0)
 
 
 def retracted_entries_are_dropped_without_a_word(patch):

@@ -14,15 +14,14 @@ new epoch. A budget does not slide: when it is exceeded, ``plan_cut`` says where
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, Protocol, get_args
 
-import msgspec
-
 from . import codec
+from .edits import Retracts, read_cut, read_note
 from .errors import Invalid, ViewInvalid
-from .formats import LOSES_ID, Call, FormatRules, Intake, Message, Omission, Shape, Unit, known_formats, rules
+from .formats import LOSES_ID, Call, FormatRules, Intake, Message, Omission, Unit, known_formats, rules
 from .formats.layout import Layout
 from .model import Entry, Hit
 from .store import READ_MAX
@@ -218,7 +217,7 @@ def build(reader: Reader, spec: ViewSpec, upto: int | None = None, *, count: Cou
         reader: The session's log.
         spec: What the view is to be.
         upto: The last seq to consider; give the head that you have seen, so that all reads agree.
-            None: whatever is there now.
+            None: the last that is there now.
         count: Tokens of one message; an estimate unless you give another.
 
     Returns:
@@ -280,53 +279,6 @@ def open_calls(reader: Reader, format: str, upto: int | None = None) -> tuple[Ca
     return _Builder(reader, ViewSpec(format, foreign="omit"), upto, estimate_tokens).open_calls()
 
 
-class _CutBody(msgspec.Struct):
-    upto: int
-    summary: msgspec.Raw = msgspec.Raw(b"null")
-
-
-class _NoteBody(msgspec.Struct):
-    message: msgspec.Raw
-    for_: str = msgspec.field(name="for")
-    text: str = ""
-
-
-class _RetractBody(msgspec.Struct):
-    seqs: list[int] = []
-    run: str | None = None
-    after: int | None = None
-
-
-class _Retracts:
-    """All that is taken back: entries by seq, by run, or all messages after a seq; always of before the retraction."""
-
-    def __init__(self) -> None:
-        self.seqs: dict[int, int] = {}  # what, and by which entry
-        self.runs: dict[str, int] = {}
-        self.after: list[tuple[int, int]] = []
-
-    def add(self, seq: int, body: _RetractBody) -> None:
-        for one in body.seqs:
-            if one < seq:
-                self.seqs.setdefault(one, seq)
-        if body.run is not None:
-            self.runs.setdefault(body.run, seq)
-        if body.after is not None:
-            self.after.append((body.after, seq))
-
-    def __bool__(self) -> bool:
-        return bool(self.seqs or self.runs or self.after)
-
-    def by(self, entry: Entry) -> int:
-        """Seq of the retraction that takes the entry back; 0 when none does."""
-        found = self.seqs.get(entry.seq, 0)
-        if not found and entry.run is not None and self.runs.get(entry.run, 0) > entry.seq:
-            found = self.runs[entry.run]
-        if not found and self.after:
-            found = next((seq for after, seq in self.after if after < entry.seq < seq), 0)
-        return found
-
-
 class _Base(NamedTuple):
     """Where a view starts: nothing up to ``upto`` is read; ``summary`` stands for it."""
 
@@ -341,7 +293,6 @@ class _Laid(NamedTuple):
     layout: Layout
     omitted: list[Omission]
     marks: tuple[str, ...]  # what was taken back or erased, for the epoch
-    seqs: tuple[int, ...]
 
 
 class _Builder:
@@ -350,10 +301,10 @@ class _Builder:
     def __init__(self, reader: Reader, spec: ViewSpec, upto: int | None, count: Counter) -> None:
         self.reader = reader
         self.spec = spec
-        self.upto = upto
+        self.upto = _head(reader) if upto is None else upto
         self.count = count
         self.rules = _rules(spec.format)
-        self.retracts = self._read_retracts()
+        self.retracts = Retracts(self._hits("retract", READ_MAX))
 
     def build(self) -> View:
         base = self._base()
@@ -389,20 +340,6 @@ class _Builder:
 
     # What was taken back, and where it starts.
 
-    def _read_retracts(self) -> _Retracts:
-        """All retractions that hold, newest first. One that a later one names does not."""
-        found = _Retracts()
-        upto = self.upto
-        while True:
-            page = self.reader.by_ref("retract", upto=upto, reverse=True, limit=READ_MAX)
-            for hit in page:
-                entry = hit.entry
-                if entry.kind == "retract" and entry.body is not None and entry.seq not in found.seqs:
-                    found.add(entry.seq, _retract(entry, entry.body))
-            if len(page) < READ_MAX:
-                return found
-            upto = page[-1].entry.seq - 1
-
     def _base(self) -> _Base:
         """The last cut that holds: an entry, or a message of the provider that stands for all before it."""
         base = self._last_cut()
@@ -415,42 +352,23 @@ class _Builder:
                     break
         return base
 
-    def _hits(self, ref: str) -> Iterable[Hit]:
-        """Newest first; one at a time, as nearly always the first one holds."""
+    def _hits(self, ref: str, page: int = 1) -> Iterator[Hit]:
+        """Newest first, a page at a time: nearly always the first cut is the one that holds."""
         upto = self.upto
         while True:
-            page = self.reader.by_ref(ref, upto=upto, reverse=True, limit=1)
-            if not page:
+            hits = self.reader.by_ref(ref, upto=upto, reverse=True, limit=page)
+            yield from hits
+            if len(hits) < page:
                 return
-            yield page[0]
-            upto = page[0].entry.seq - 1
+            upto = hits[-1].entry.seq - 1
 
     def _last_cut(self) -> _Base:
         for hit in self._hits("cut"):
             entry = hit.entry
             if entry.kind == "cut" and entry.body is not None and not self.retracts.by(entry):
-                return self._read_cut(entry, entry.body)
+                cut = read_cut(entry, entry.body, self.rules)
+                return _Base(cut.upto, entry.seq, cut.summary)
         return _Base()
-
-    def _read_cut(self, entry: Entry, body: bytes) -> _Base:
-        try:
-            cut = msgspec.json.decode(body, type=_CutBody)
-        except msgspec.MsgspecError as error:
-            raise _bad(entry, "cut", error) from None
-        if not 0 <= cut.upto < entry.seq:
-            raise _bad(entry, "cut", f"upto is {cut.upto}, it must be from 0 to {entry.seq - 1}")
-        exact = bytes(cut.summary)
-        value = codec.decode(exact)
-        if value is None:
-            return _Base(cut.upto, entry.seq)
-        if type(value) is list:
-            parts = [bytes(part) for part in msgspec.json.decode(exact, type=list[msgspec.Raw])]
-        else:
-            parts, value = [exact], [value]
-        if any(self.rules.shape(one) is None for one in value):
-            raise _bad(entry, "cut", f"its summary is no {self.spec.format} message")
-        messages = tuple(Message(part, one, (entry.seq,)) for part, one in zip(parts, value, strict=True))
-        return _Base(cut.upto, entry.seq, messages)
 
     # What is read.
 
@@ -536,7 +454,7 @@ class _Builder:
                 continue
             if entry.kind == "note":
                 intake.note()
-                exact, value, of_note = self._note(entry, body)
+                exact, value, of_note = read_note(entry, body, self.rules)
                 add(entry.seq, exact, value, of_note, is_note=True)
                 continue
             if entry.format != name:
@@ -556,7 +474,7 @@ class _Builder:
                 omitted.append(_omission(entry, verdict))
                 layout.gap(shape.results, is_unknown=False)
         layout.end()
-        return _Laid(layout, omitted, tuple(marks), tuple(entry.seq for entry in entries))
+        return _Laid(layout, omitted, tuple(marks))
 
     def _was_reasoning(self, upto: int) -> bool:
         """True when the last message before the view is reasoning, or erased, so that nobody knows."""
@@ -586,22 +504,6 @@ class _Builder:
         if shape is not None:
             intake.gap(was_reasoning=shape.needs_next)
             layout.gap(shape.results, is_unknown=False)
-
-    def _note(self, entry: Entry, body: bytes) -> tuple[bytes, Any, Shape]:
-        try:
-            note = msgspec.json.decode(body, type=_NoteBody)
-        except msgspec.MsgspecError as error:
-            raise _bad(entry, "note", error) from None
-        if note.for_ == self.spec.format:
-            exact = bytes(note.message)
-            value = codec.decode(exact)
-        else:
-            value = self.rules.note(note.text)
-            exact = codec.encode(value)
-        shape = self.rules.shape(value)
-        if shape is None:
-            raise _bad(entry, "note", f"its message is no {self.spec.format} message")
-        return exact, value, shape
 
     def _foreign(self, entry: Entry) -> Omission:
         if entry.format == "raw":
@@ -633,7 +535,7 @@ class _Builder:
             seqs=tuple(message.seqs for message in messages),
             epoch=self._epoch(cut, first, laid.marks),
             cut=cut,
-            head=self._head(laid),
+            head=self.upto,
             omitted=tuple(sorted([*more, *laid.omitted, *layout.omitted])),
             open_calls=layout.open_calls,
             kept_open=layout.kept_open,
@@ -642,11 +544,6 @@ class _Builder:
             is_settled=layout.is_settled,
             estimated_tokens=sum(self.count(m.body) for m in summary) + sum(info.tokens for info in infos),
         )
-
-    def _head(self, laid: _Laid) -> int:
-        if self.upto is not None:
-            return self.upto
-        return laid.seqs[-1] if laid.seqs else 0
 
     def _epoch(self, cut: int | None, first: int, marks: tuple[str, ...]) -> str:
         what = [self.spec.format, self.spec.foreign, cut, first, *marks]
@@ -663,6 +560,12 @@ class _Builder:
             infos.append(UnitInfo(offset, end, unit.first, unit.last, tokens, index in turns, index in starts))
             offset = end
         return tuple(infos)
+
+
+def _head(reader: Reader) -> int:
+    """The last seq now, so that all that is read afterwards agrees on where the log ends."""
+    last = reader.read(reverse=True, limit=1)
+    return last[0].seq if last else 0
 
 
 def _is_certain(layout: Layout) -> bool:
@@ -717,18 +620,3 @@ def _rules(format: str) -> FormatRules:
 
 def _omission(entry: Entry, reason: str, detail: str = "") -> Omission:
     return Omission(entry.seq, entry.seq, reason, detail)
-
-
-def _retract(entry: Entry, body: bytes) -> _RetractBody:
-    try:
-        return msgspec.json.decode(body, type=_RetractBody)
-    except msgspec.MsgspecError as error:
-        raise _bad(entry, "retract", error) from None
-
-
-def _bad(entry: Entry, kind: str, why: object) -> ViewInvalid:
-    return ViewInvalid(
-        f"entry {entry.seq} is no {kind} that Segue can read ({why}); take it back with a retract entry that names it",
-        rule=f"bad-{kind}",
-        where=f"entry {entry.seq}",
-    )

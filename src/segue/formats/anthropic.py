@@ -41,7 +41,8 @@ CACHE_MARKS_MAX = 4
 
 _THINKING = frozenset({"thinking", "redacted_thinking"})
 _SERVER_CALLS = frozenset({"server_tool_use", "mcp_tool_use"})
-_FIELDS = frozenset({"role", "content", "clear_at", "output_config"})
+_FIELDS = frozenset({"role", "content"})
+_SYSTEM_FIELDS = _FIELDS | {"clear_at", "output_config"}
 _HOLDS_BLOCKS = ("content", "source", "tool", "definition", "tool_references")
 
 _EMPTY = Shape("other", is_empty=True)
@@ -213,7 +214,7 @@ def _shape_of_text(value: dict[str, Any], role: str, content: str) -> Shape | No
 
 
 def _has_own_fields(value: dict[str, Any]) -> bool:
-    return len(value) == 2 or value.keys() <= _FIELDS
+    return len(value) == 2 or (value["role"] == "system" and value.keys() <= _SYSTEM_FIELDS)
 
 
 def _is_blank(block: dict[str, Any]) -> bool:
@@ -376,7 +377,8 @@ def _is_blank_text(part: Any) -> bool:
 
 def _message(head: dict[str, Any], blocks: list[_Block], seqs: tuple[int, ...]) -> Message:
     """A message of these blocks, with the head's other fields that the provider knows."""
-    fields = {key: value for key, value in head.items() if key in _FIELDS and key not in {"role", "content"}}
+    known = ("clear_at", "output_config") if head["role"] == "system" else ()
+    fields = {key: head[key] for key in known if key in head}
     more = b"".join(b"," + codec.encode(key) + b":" + codec.encode(value) for key, value in fields.items())
     content = b",".join(exact for exact, _ in blocks)
     body = b'{"role":' + codec.encode(head["role"]) + b',"content":[' + content + b"]" + more + b"}"
@@ -443,8 +445,9 @@ class _Check:
         role = message.get("role") if type(message) is dict else None
         if type(role) is not str or role not in {"user", "assistant", "system"}:
             _refuse("message-shape", where, "is no message with the role user, assistant or system")
-        if not message.keys() <= _FIELDS:
-            _refuse("unknown-field", where, f"has fields that only a response has: {sorted(message.keys() - _FIELDS)}")
+        unknown = message.keys() - (_SYSTEM_FIELDS if role == "system" else _FIELDS)
+        if unknown:
+            _refuse("unknown-field", where, f"has fields that a {role} message does not have: {sorted(unknown)}")
         if role != self.role:
             if self.role == "assistant":
                 self._end_assistant(where)

@@ -10,6 +10,7 @@ What the provider asks for, and what a view does about it:
   ``id``: the id is what the provider would look the missing reasoning up by.
 - No item id twice. Item ids are not unique in real logs: the second item with an id is left out when
   it is the same item, else it is sent without its id. The Agents SDK's ``__fake_id__`` is never sent.
+- Fields that the Agents SDK adds for itself (``provider_data`` and the like) are not sent.
 - ``compaction_trigger`` must be last, so it belongs to a request and not to history: it is left out.
 - A ``compaction`` item stays where it is, and so does what is before it: whether that may go depends
   on how the item came about. A cut entry says that it may.
@@ -28,6 +29,8 @@ from segue.errors import ViewInvalid
 from .parts import INTERRUPTED, LOSES_ID, Call, Intake, Item, Message, Omission, Owner, Round, Shape, call_ref
 
 FAKE_ID = "__fake_id__"
+
+_PRIVATE = frozenset({"provider_data", "created_by", "_agents_tool_description", "_agents_tool_title"})
 
 _CALLS = frozenset(
     {"function_call", "custom_tool_call", "shell_call", "apply_patch_call", "computer_call", "local_shell_call"}
@@ -81,6 +84,12 @@ class OpenAIResponses:
         """What an item is, or None when the value is no item of this format."""
         if type(value) is not dict:
             return None
+        shape = self._shape(value)
+        if shape is None or _PRIVATE.isdisjoint(value):
+            return shape
+        return shape._replace(is_clean=False, is_plain=False)
+
+    def _shape(self, value: dict[str, Any]) -> Shape | None:
         kind = value.get("type", "message" if "role" in value else None)
         if kind == "message":
             return _shape_of_message(value)
@@ -264,9 +273,10 @@ def _follows(items: list[Item], reasoning: Item, after: Item) -> bool:
 
 
 def _item(item: Item) -> Message:
-    if not item.loses_id:
+    if item.shape.is_clean and not item.loses_id:
         return Message(item.body, item.value, (item.seq,))
-    value = {key: inner for key, inner in item.value.items() if key != "id"}
+    gone = _PRIVATE | {"id"} if item.loses_id else _PRIVATE
+    value = {key: inner for key, inner in item.value.items() if key not in gone}
     return Message(codec.encode(value), value, (item.seq,))
 
 

@@ -1,0 +1,135 @@
+"""What Segue's own entries say about a view: cuts, retractions and notes, read from their bodies."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+import msgspec
+
+from . import codec
+from .errors import ViewInvalid
+from .formats import FormatRules, Message, Shape
+from .model import Entry, Hit
+
+
+class CutRead(NamedTuple):
+    """A cut entry: everything up to ``upto`` is stood for by the summary (no messages: simply dropped)."""
+
+    upto: int
+    summary: tuple[Message, ...]
+
+
+class _CutBody(msgspec.Struct):
+    upto: int
+    summary: msgspec.Raw = msgspec.Raw(b"null")
+
+
+class _NoteBody(msgspec.Struct):
+    message: msgspec.Raw
+    for_: str = msgspec.field(name="for")
+    text: str = ""
+
+
+class _RetractBody(msgspec.Struct):
+    seqs: list[int] = []
+    run: str | None = None
+    after: int | None = None
+
+
+class Retracts:
+    """All that is taken back: entries by seq, by run, or all messages after a seq; always of before the retraction."""
+
+    def __init__(self, newest_first: Iterable[Hit]) -> None:
+        self._seqs: dict[int, int] = {}  # what, and by which entry
+        self._runs: dict[str, int] = {}
+        self._after: list[tuple[int, int]] = []
+        for hit in newest_first:
+            entry = hit.entry
+            is_held = entry.seq not in self._seqs  # one that a later one names does not count
+            if entry.kind == "retract" and entry.body is not None and is_held:
+                self._add(entry, entry.body)
+
+    def _add(self, entry: Entry, body: bytes) -> None:
+        try:
+            what = msgspec.json.decode(body, type=_RetractBody)
+        except msgspec.MsgspecError as error:
+            raise bad_entry(entry, error) from None
+        for seq in what.seqs:
+            if seq < entry.seq:
+                self._seqs.setdefault(seq, entry.seq)
+        if what.run is not None:
+            self._runs.setdefault(what.run, entry.seq)
+        if what.after is not None:
+            self._after.append((what.after, entry.seq))
+
+    def __bool__(self) -> bool:
+        return bool(self._seqs or self._runs or self._after)
+
+    def by(self, entry: Entry) -> int:
+        """Seq of the retraction that takes the entry back; 0 when none does."""
+        found = self._seqs.get(entry.seq, 0)
+        if not found and entry.run is not None and self._runs.get(entry.run, 0) > entry.seq:
+            found = self._runs[entry.run]
+        if not found and self._after:
+            found = next((seq for after, seq in self._after if after < entry.seq < seq), 0)
+        return found
+
+
+def read_cut(entry: Entry, body: bytes, rules: FormatRules) -> CutRead:
+    """
+    What a cut entry says.
+
+    Raises:
+        ViewInvalid: ``bad-cut``: it covers itself or more, or its summary is no message of the format.
+    """
+    try:
+        cut = msgspec.json.decode(body, type=_CutBody)
+    except msgspec.MsgspecError as error:
+        raise bad_entry(entry, error) from None
+    if not 0 <= cut.upto < entry.seq:
+        raise bad_entry(entry, f"upto is {cut.upto}, it must be from 0 to {entry.seq - 1}")
+    exact = bytes(cut.summary)
+    value = codec.decode(exact)
+    if value is None:
+        return CutRead(cut.upto, ())
+    if type(value) is list:
+        parts = [bytes(part) for part in msgspec.json.decode(exact, type=list[msgspec.Raw])]
+    else:
+        parts, value = [exact], [value]
+    if any(rules.shape(one) is None for one in value):
+        raise bad_entry(entry, f"its summary is no {rules.name} message")
+    return CutRead(cut.upto, tuple(Message(part, one, (entry.seq,)) for part, one in zip(parts, value, strict=True)))
+
+
+def read_note(entry: Entry, body: bytes, rules: FormatRules) -> tuple[bytes, Any, Shape]:
+    """
+    The message of a note: its exact bytes, its value, what it is. One that was made for another format is told in this.
+
+    Raises:
+        ViewInvalid: ``bad-note``: it holds no message.
+    """
+    try:
+        note = msgspec.json.decode(body, type=_NoteBody)
+    except msgspec.MsgspecError as error:
+        raise bad_entry(entry, error) from None
+    if note.for_ == rules.name:
+        exact = bytes(note.message)
+        value = codec.decode(exact)
+    else:
+        value = rules.note(note.text)
+        exact = codec.encode(value)
+    shape = rules.shape(value)
+    if shape is None:
+        raise bad_entry(entry, f"its message is no {rules.name} message")
+    return exact, value, shape
+
+
+def bad_entry(entry: Entry, why: object) -> ViewInvalid:
+    """An entry of Segue's own kinds that is not what its kind says."""
+    return ViewInvalid(
+        f"entry {entry.seq} is no {entry.kind} that Segue can read ({why}); "
+        "take it back with a retract entry that names it",
+        rule=f"bad-{entry.kind}",
+        where=f"entry {entry.seq}",
+    )
