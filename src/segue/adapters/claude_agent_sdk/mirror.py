@@ -296,7 +296,7 @@ class Mirror:
         if session is None:
             return None
         info = session.info
-        found = lines.decode(session.read(upto=info.head, kinds=lines.KINDS), session=info.id)
+        found = lines.decode(session.history(upto=info.head, kinds=lines.KINDS), session=info.id)
         if info.base:
             _rename(found, place.session)
         writer = Writer(place)

@@ -11,6 +11,7 @@ import base64
 import contextlib
 import hashlib
 import json
+import logging
 import os
 import secrets
 import threading
@@ -26,6 +27,7 @@ from segue.model import Draft, Usage
 from .lines import Batch
 from .place import Place
 
+_log = logging.getLogger("segue.claude")
 _BATCH = ("is_linked", "parents", "root", "title", "prompt")
 _SUFFIX = ".spool1"  # the 1 is the version of the records
 
@@ -62,7 +64,7 @@ class Record:
         """The record that ``encode`` wrote; ``Corrupt`` when it is none."""
         digest, _, text = data.partition(b"\n")
         if digest != hashlib.sha256(text).hexdigest().encode():
-            raise Corrupt("a record of the spool does not match its digest; it is kept aside, look at it")
+            raise Corrupt("a record of the spool does not match its digest; restore it from a backup")
         try:
             told = json.loads(text)
             facts = {name: told["batch"][name] for name in _BATCH}
@@ -70,7 +72,7 @@ class Record:
             batch = Batch(tuple(_draft(fields) for fields in told["entries"]), **facts)
             return cls(Place(*told["place"]), told["writer"], batch)
         except (ValueError, KeyError, TypeError) as error:
-            raise Corrupt(f"a record of the spool cannot be read: {error}; it is kept aside, look at it") from error
+            raise Corrupt(f"a record of the spool cannot be read: {error}; restore it from a backup") from error
 
 
 def _packed(body: bytes) -> str:
@@ -130,16 +132,17 @@ class Spool:
         return sorted(self.folder.glob(f"*{_SUFFIX}"))
 
     def records(self) -> Iterator[tuple[Path, Record]]:
-        """Every record and its file; one that is damaged is put aside and told by ``Corrupt``."""
+        """Every record and its file, oldest first; one that is damaged is put aside and logged."""
         for path in self.paths():
-            with contextlib.suppress(FileNotFoundError):  # another process has sent it
-                data = path.read_bytes()
-                try:
-                    record = Record.decode(data)
-                except Corrupt:
-                    self.put_aside(path)
-                    raise
-                yield path, record
+            try:
+                record = Record.decode(path.read_bytes())
+            except FileNotFoundError:
+                continue  # another process has sent it
+            except Corrupt as error:
+                _log.error("%s: %s; it is put aside: look at it, the rest is sent", path, error)
+                self.put_aside(path)
+                continue
+            yield path, record
 
     def remove(self, path: Path) -> None:
         """The store has it."""
