@@ -247,6 +247,15 @@ def test_something_that_does_not_exist_yet_may_be_made_once(wiki, run):
         put("new")  # it was there; that it is gone is news
 
 
+def test_something_that_was_seen_and_is_gone_is_not_written_anew(wiki, run):
+    get, _ = tools(wiki)
+    get("a")
+    del wiki.pages["a"]
+    with pytest.raises(StaleRead) as refused:
+        writes("wiki:{name}")(lambda name: wiki.put(name, None))("a")
+    assert refused.value.current == "gone" and wiki.writes == []
+
+
 def test_a_lost_race_is_a_typed_refusal_with_the_current_value(wiki, session, run):
     get, _ = tools(wiki)
 
@@ -258,7 +267,7 @@ def test_a_lost_race_is_a_typed_refusal_with_the_current_value(wiki, session, ru
     get("a")
     with pytest.raises(StaleRead) as refused:
         put("a")
-    assert refused.value.current == 7
+    assert (refused.value.source, refused.value.current) == ("wiki:a", 7)
     assert phases(session) == [("put", "started"), ("put", "failed")]
 
 
@@ -267,7 +276,7 @@ def test_after_two_refusals_a_person_must_decide(wiki, run):
     for expected in (StaleRead, StaleRead, Contended):
         get("a")
         wiki.pages["a"] += 1
-        with pytest.raises(StaleRead) as refused:
+        with pytest.raises(StaleRead) as refused, calling(expected.__name__):
             put("a")
         assert type(refused.value) is expected
     get("a")
@@ -359,9 +368,11 @@ def test_a_superseded_run_does_not_write_although_the_versions_match(wiki, sessi
     with using(old, sources):
         get("a")
         with session.run(policy="interrupt"):
-            with pytest.raises(LeaseLost):
-                put("a")
-    assert wiki.writes == []
+            for looked in ([], []):  # at first only the store knows, then the run itself
+                sources.register("wiki:", lambda source, looked=looked: looked.append(1) or wiki.look(source))
+                with pytest.raises(LeaseLost):
+                    put("a")
+    assert wiki.writes == [] and looked == []
     old.release()
 
 

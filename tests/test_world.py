@@ -17,7 +17,17 @@ from hypothesis import strategies as st
 import worlds
 from segue import codec, ledger, model
 from segue.errors import Invalid, MissingExtra
-from segue.ledger import Effect, Observation, Version, effect_key, effects_of_others, live, open_effects, source_ref
+from segue.ledger import (
+    Effect,
+    Observation,
+    Version,
+    effect_key,
+    effects_of_others,
+    known,
+    live,
+    open_effects,
+    source_ref,
+)
 from segue.world import THREADS_MAX, Denied, Gone, Sources, Unanswered, check, look
 
 NOW = datetime(2026, 11, 30, 1, 5, tzinfo=UTC)
@@ -499,6 +509,20 @@ def write(seq, source, *, before=None, after="9", phase="completed"):
 def test_own_writes_refresh_the_readings_before_them(later, now):
     (found,) = live([*later, entry(1, seen("a", "1").body())]).observations
     assert found.version.value == now
+
+
+def test_what_a_session_knows_of_a_source_is_its_newest_reading_or_finished_write():
+    entries = [
+        entry(6, seen("a", None).body()),
+        entry(5, seen("b", "5").body()),
+        write(4, "a", after="4", phase="failed"),
+        write(3, "a", after="3"),
+        entry(2, {"source": 5}),
+        entry(1, seen("a", "1").body(), run="r"),
+    ]
+    assert known(entries, "a")[:2] == (Version("value", "3"), 3)
+    assert known(entries[4:], "a") == (Version("value", "1"), 1, "r")
+    assert known(entries, "c") is None
 
 
 def test_a_reading_after_a_write_is_as_it_was_read():
