@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import random
 import threading
 from collections import Counter
@@ -12,17 +11,19 @@ from datetime import timedelta
 import pytest
 
 import segue
+import stores
 
-FULL = bool(os.environ.get("SEGUE_TORTURE"))
+FULL = stores.FULL
 
 
 def user(text):
     return {"role": "user", "content": text}
 
 
-@pytest.fixture
-def url(tmp_path):
-    return f"sqlite:///{tmp_path}/store.db"
+@pytest.fixture(params=stores.SHARED)
+def url(request, tmp_path):
+    with stores.url_of(request.param, tmp_path) as url:
+        yield url
 
 
 def run(coroutine):

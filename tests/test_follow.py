@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 import segue
+import stores
 
 WORKER = Path(__file__).with_name("worker.py")
 QUIET = timedelta(seconds=0.3)
@@ -23,9 +24,10 @@ def user(text):
     return {"role": "user", "content": text}
 
 
-@pytest.fixture
-def url(tmp_path):
-    return f"sqlite:///{tmp_path}/store.db"
+@pytest.fixture(params=stores.SHARED)
+def url(request, tmp_path):
+    with stores.url_of(request.param, tmp_path) as url:
+        yield url
 
 
 @pytest.fixture
@@ -70,20 +72,20 @@ def test_a_follower_of_an_erased_session_is_told(session):
 def test_followers_in_threads_and_loops_see_what_processes_write_once_and_in_order(url, session):
     writers = []
     for n in range(3):
-        options = json.dumps({"session": session.id, "name": f"p{n}", "count": 15, "policy": "enqueue"})
+        options = json.dumps({"session": session.id, "name": f"p{n}", "count": 5, "policy": "enqueue"})
         args = [sys.executable, str(WORKER), "turns", url, options]
         writers.append(subprocess.Popen(args, stdout=subprocess.DEVNULL))
     seen: dict[str, list[int]] = {}
 
     def blocking():
-        seen["thread"] = [entry.seq for entry in itertools.islice(session.follow(), 180)]
+        seen["thread"] = [entry.seq for entry in itertools.islice(session.follow(), 60)]
 
     async def looping():
         twin = segue.AsyncSession(session.log.engine, session)
         found = []
         async for entry in twin.follow():
             found.append(entry.seq)
-            if len(found) == 180:
+            if len(found) == 60:
                 break
         seen["loop"] = found
 
@@ -91,4 +93,4 @@ def test_followers_in_threads_and_loops_see_what_processes_write_once_and_in_ord
     [thread.start() for thread in threads]
     assert [writer.wait(100) for writer in writers] == [0, 0, 0]
     [thread.join(30) for thread in threads]
-    assert seen == {"thread": list(range(1, 181)), "loop": list(range(1, 181))}
+    assert seen == {"thread": list(range(1, 61)), "loop": list(range(1, 61))}

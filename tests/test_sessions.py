@@ -8,12 +8,12 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 import segue
+import stores
 
 
-@pytest.fixture(params=["memory", "sqlite", "jsonl"])
+@pytest.fixture(params=["memory", *stores.SHARED])
 def db(request, tmp_path):
-    url = {"memory": "memory:", "sqlite": f"sqlite:///{tmp_path}/store.db", "jsonl": f"jsonl:{tmp_path}/folder"}
-    with segue.open(url[request.param]) as db:
+    with stores.url_of(request.param, tmp_path) as url, segue.open(url) as db:
         yield db
 
 
@@ -511,3 +511,13 @@ def test_a_closed_database_says_so(db, me):
 def test_a_url_that_names_no_store_is_refused(url):
     with pytest.raises(segue.Invalid):
         segue.open(url)
+
+
+def test_a_call_that_the_new_run_will_answer_itself_is_not_settled(session):
+    call = {"type": "tool_use", "id": "toolu_1", "name": "pay", "input": {}}
+    with session.run() as run:
+        run.append(user("pay"), {"role": "assistant", "content": [call]})
+    with session.run(keep_open=["toolu_1"]) as run:
+        assert session.refresh().head == 2
+        run.append({"role": "user", "content": [{"type": "tool_result", "tool_use_id": "toolu_1", "content": "paid"}]})
+    assert "interrupted" not in str(session.messages())
