@@ -309,3 +309,14 @@ def test_edits_of_unchanged_files_are_never_denied(lab, opened):
     reply = run(main())
     assert reply.errors == []
     assert file.read_text() == f"n={EDITS}.\n"
+
+
+def test_the_example_goes_on_with_what_it_was_told(lab, tmp_path):
+    def example(*arguments, machine):
+        environment = {**os.environ, **lab.options(machine).env, "SEGUE_STORE": f"sqlite:///{tmp_path}/store.db"}
+        program = Path(__file__).parents[1] / "examples" / "claude_agent.py"
+        made = [sys.executable, str(program), *arguments]
+        return subprocess.run(made, env=environment, cwd=lab.root / "work", capture_output=True, text=True, check=True)
+
+    assert example("word-ONE", machine="a").stdout == "heard: word-ONE\n"
+    assert "word-ONE word-TWO" in example("--resume", "word-TWO", machine="b").stdout
