@@ -38,10 +38,12 @@ from segue.store import (
     Update,
 )
 
+from ._postgres_repeats import Refused, distinct
 from ._postgres_wire import (
     SESSION_COLUMNS,
     STATES,
     Row,
+    blobs,
     longs,
     pack_entries,
     pack_tags,
@@ -64,10 +66,11 @@ _COLUMNS = {
     "release": "o.code, o.name, o.one",
     "hollow": "o.code, o.name, o.one, o.two, o.three",
     "erase": "o.code, o.name, o.one, o.two",
+    "refuse_twice": "o.code, o.name, o.one",
 }
 
 
-_REPEATABLE = (Append, Create, Fork, Take, Renew, Release)
+_REPEATABLE = (Append, Create, Fork, Take, Renew, Release, Refused)
 
 
 class Call(NamedTuple):
@@ -101,7 +104,7 @@ class Calls:
         """Sign notifications with this from now on."""
         self._sender = sender
 
-    def make(self, places: Sequence[int], ops: Sequence[Op], shift_us: int) -> Call:
+    def make(self, places: Sequence[int], ops: Sequence[Op | Refused], shift_us: int) -> Call:
         """
         The call for one operation, or for several appends (of which a session may have more than one).
 
@@ -123,7 +126,7 @@ class Calls:
         return self._statements.setdefault(name, call.as_bytes())
 
 
-def _parts(ops: Sequence[Op]) -> _Parts:
+def _parts(ops: Sequence[Op | Refused]) -> _Parts:
     op = ops[0]
     match op:
         case Append():
@@ -144,6 +147,8 @@ def _parts(ops: Sequence[Op]) -> _Parts:
             return _hollow(op)
         case Erase():
             return _erase(op)
+        case Refused():
+            return _refuse(op)
         case _:
             assert_never(op)
 
@@ -237,6 +242,7 @@ def _release(op: Release) -> _Parts:
 
 
 def _create(op: Create, source: str | None = None, at: int | None = None) -> _Parts:
+    entries, _, twice = distinct(op.entries)
     parent = (None, None, None) if op.parent is None else (op.parent.session, op.parent.seq, op.parent.link)
     args = (
         source,
@@ -254,7 +260,8 @@ def _create(op: Create, source: str | None = None, at: int | None = None) -> _Pa
         op.idle_us,
         op.expires_us,
         *parent,
-        *pack_entries(op.entries),
+        *pack_entries(entries),
+        None if twice is None else twice + 1,
     )
     return "create_session", args, lambda rows: [_created(op, source, at, rows[0])]
 
@@ -354,3 +361,9 @@ def _erase(op: Erase) -> _Parts:
         return [_refused(op.session, rows[0])]
 
     return "erase", (*op.scope, op.session, op.expect), settle
+
+
+def _refuse(op: Refused) -> _Parts:
+    ids, digests = texts([draft.id for draft in op.entries]), blobs([draft.digest for draft in op.entries])
+    args = (*op.scope, op.session, isinstance(op.op, Take), ids, digests, op.twice + 1)
+    return "refuse_twice", args, lambda rows: [_refused(op.session, rows[0])]

@@ -72,8 +72,10 @@ def _server(conn: Connection, pool: Pool, found: dict[str, str]) -> Iterator[Rep
     is_replica, read_only, lock, statement = row or (False, "off", "", "")
     if is_replica or read_only == "on":
         yield Report("warn", "this server takes no writes (a replica, or default_transaction_read_only is on)")
-    if found["data_checksums"] != "on":
-        yield Report("warn", "data_checksums = off: the server does not notice damaged pages; verify does")
+    checksums = found["data_checksums"]
+    yield Report(
+        "ok", f"data_checksums = {checksums}" + (" (verify finds damage all the same)" if checksums != "on" else "")
+    )
     way = "directly" if pool.target.is_direct else "through a pooler (others' commits are polled, not told)"
     yield Report("ok", f"connected {way}; lock_timeout {lock}, statement_timeout {statement}")
     most = int(found["max_connections"])

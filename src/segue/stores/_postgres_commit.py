@@ -25,7 +25,7 @@ from segue.store import Append, Create, Erase, Fork, Op, Take, Update
 from ._postgres_calls import Answer, Call, Calls
 from ._postgres_errors import is_about_values, judge, translate
 from ._postgres_pool import Connection, Pool
-from ._postgres_repeats import Finish, without_repeats
+from ._postgres_repeats import Finish, Refused, without_repeats
 from ._postgres_wire import BATCH_MAX_BYTES, Row
 
 TURNS_MAX = 4
@@ -38,7 +38,8 @@ STATEMENT_MAX_BYTES = 32 * 1024 * 1024
 """Most bytes of bodies in one statement, unless one append alone has more."""
 
 _Answers: TypeAlias = dict[int, Answer]
-_Ops: TypeAlias = Sequence[tuple[int, Op]]
+_Op: TypeAlias = Op | Refused
+_Ops: TypeAlias = Sequence[tuple[int, _Op]]
 
 
 class _OneByOneError(Exception):
@@ -64,7 +65,7 @@ class Committer:
         """See ``segue.store.Store.commit``."""
         answers: _Answers = {}
         finishes: dict[int, Finish] = {}
-        todo: list[tuple[int, Op]] = []
+        todo: list[tuple[int, _Op]] = []
         for place, asked in enumerate(ops):
             op, finish = _prepared(asked)
             if isinstance(op, NotDone):
@@ -219,19 +220,20 @@ def _concluded(failure: SegueError, *, is_unknown: bool) -> SegueError:
     )
 
 
-def _prepared(op: Op) -> tuple[Op | NotDone, Finish | None]:
-    if not isinstance(op, Append | Take | Create) or not op.entries:
+def _prepared(op: Op) -> tuple[_Op | NotDone, Finish | None]:
+    made = op.create if isinstance(op, Fork) else op
+    if not isinstance(made, Append | Take | Create) or not made.entries:
         return op, None
-    if sum(len(draft.body) for draft in op.entries) > BATCH_MAX_BYTES:
+    if sum(len(draft.body) for draft in made.entries) > BATCH_MAX_BYTES:
         return Invalid(f"the bodies of this append have over {BATCH_MAX_BYTES:,} bytes; append them in parts"), None
-    if any("\n" in ref for draft in op.entries for ref in draft.refs):
+    if any("\n" in ref for draft in made.entries for ref in draft.refs):
         return Invalid("a ref holds a line break; use names without control characters", where="refs"), None
-    if len({draft.id for draft in op.entries}) < len(op.entries):
+    if isinstance(op, Append | Take) and len({draft.id for draft in op.entries}) < len(op.entries):
         return without_repeats(op)
     return op, None
 
 
-def _target(op: Op) -> tuple[ScopeKey, str]:
+def _target(op: _Op) -> tuple[ScopeKey, str]:
     """The session that an operation writes to."""
     if isinstance(op, Fork):
         op = op.create
@@ -240,7 +242,7 @@ def _target(op: Op) -> tuple[ScopeKey, str]:
 
 def _groups(todo: _Ops, *, by_scope: bool) -> Iterator[_Ops]:
     """What shares a transaction: all, or under row-level security neighbours of one scope."""
-    group: list[tuple[int, Op]] = []
+    group: list[tuple[int, _Op]] = []
     for place, op in todo:
         if group and by_scope and _target(op)[0] != _target(group[0][1])[0]:
             yield group
@@ -259,7 +261,7 @@ def _runs(group: _Ops) -> Iterator[_Ops]:
     if len(group) == 1:
         yield group
         return
-    wave: list[tuple[int, Op]] = []
+    wave: list[tuple[int, _Op]] = []
     for place, op in group:
         if _is_wide(op):
             yield from _merged(sorted(wave, key=_by_session))
@@ -270,11 +272,11 @@ def _runs(group: _Ops) -> Iterator[_Ops]:
     yield from _merged(sorted(wave, key=_by_session))
 
 
-def _by_session(item: tuple[int, Op]) -> tuple[ScopeKey, str]:
+def _by_session(item: tuple[int, _Op]) -> tuple[ScopeKey, str]:
     return _target(item[1])
 
 
-def _is_wide(op: Op) -> bool:
+def _is_wide(op: _Op) -> bool:
     """True when it matters what came before it in other sessions."""
     if isinstance(op, Create):
         return op.key is not None
@@ -284,7 +286,7 @@ def _is_wide(op: Op) -> bool:
 
 
 def _merged(wave: _Ops) -> Iterator[_Ops]:
-    run: list[tuple[int, Op]] = []
+    run: list[tuple[int, _Op]] = []
     size = 0
     for place, op in wave:
         if not isinstance(op, Append):

@@ -3,57 +3,74 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
-from typing import TypeAlias
+from dataclasses import dataclass, replace
+from typing import NamedTuple, TypeAlias
 
-from segue.errors import Archived, HeadMoved, IdConflict, NotDone, NotFound
-from segue.model import Draft
-from segue.store import Append, Appended, Create, Op, Result, Take
+from segue.errors import NotDone
+from segue.model import Draft, ScopeKey
+from segue.store import Append, Appended, Op, Result, Take
 
 Finish: TypeAlias = Callable[[Result | NotDone], Result | NotDone]
 
 
-def without_repeats(op: Append | Take | Create) -> tuple[Op | NotDone, Finish | None]:
-    """The operation with each entry once (or its refusal), and what makes its answer that of the whole."""
+class Distinct(NamedTuple):
+    """
+    A batch with each entry once.
+
+    Attributes:
+        entries: Those that come first.
+        places: For each entry of the whole batch, which of ``entries`` it is.
+        twice: Which of ``entries`` comes again with other content; the batch is cut off before that. None: none.
+    """
+
+    entries: tuple[Draft, ...]
+    places: tuple[int, ...]
+    twice: int | None = None
+
+
+def distinct(entries: Sequence[Draft]) -> Distinct:
+    """Tell the entries of a batch apart."""
     first: dict[str, int] = {}
     kept: list[Draft] = []
     places: list[int] = []
-    for draft in op.entries:
+    for draft in entries:
         place = first.setdefault(draft.id, len(kept))
         if place == len(kept):
             kept.append(draft)
         elif kept[place].digest != draft.digest:
-            return _conflict(op, kept, place)
+            return Distinct(tuple(kept), tuple(places), place)
         places.append(place)
+    return Distinct(tuple(kept), tuple(places))
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """An append or take of an id twice with different content, of which only the reason is to be found out."""
+
+    op: Append | Take
+    entries: tuple[Draft, ...]
+    twice: int
+
+    @property
+    def scope(self) -> ScopeKey:
+        """The owner of the session."""
+        return self.op.scope
+
+    @property
+    def session(self) -> str:
+        """The session that it was to write to."""
+        return self.op.session
+
+
+def without_repeats(op: Append | Take) -> tuple[Op | Refused, Finish | None]:
+    """An operation with each entry once, and what makes its answer that of the whole."""
+    entries, places, twice = distinct(op.entries)
+    if twice is not None:
+        return Refused(op, entries, twice), None
 
     def finish(answer: Result | NotDone) -> Result | NotDone:
         if isinstance(answer, Appended):
             return answer._replace(seqs=tuple(answer.seqs[place] for place in places))
         return answer
 
-    return replace(op, entries=tuple(kept)), finish
-
-
-def _conflict(op: Append | Take | Create, kept: Sequence[Draft], place: int) -> tuple[Op | NotDone, Finish | None]:
-    """
-    An id comes twice with different content: refused, unless something before it is.
-
-    Asked by an append that cannot be done, since no head is -1.
-    """
-    draft = kept[place]
-    if isinstance(op, Create):
-        return IdConflict(draft.id, (op.parent.seq if op.parent else 0) + place + 1), None
-    earlier: tuple[type[NotDone], ...] = (
-        (NotFound, IdConflict) if isinstance(op, Append) else (NotFound, Archived, IdConflict)
-    )
-
-    def finish(answer: Result | NotDone) -> Result | NotDone:
-        if isinstance(answer, earlier):
-            return answer
-        if isinstance(answer, Appended):  # all before it was known already
-            return IdConflict(draft.id, answer.seqs[place])
-        head = answer.actual if isinstance(answer, HeadMoved) else 0
-        return IdConflict(draft.id, head + place + 1)
-
-    entries = tuple(known._replace(kind="note") for known in kept)
-    return Append(op.scope, op.session, entries, expect=-1), finish
+    return replace(op, entries=entries), finish

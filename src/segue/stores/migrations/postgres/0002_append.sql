@@ -110,47 +110,53 @@ BEGIN
             CONTINUE;
         END IF;
         now := @schema@.now_us(p_shift);
-        IF s.is_known THEN
-            FOR k IN SELECT * FROM @schema@.known(s.segment, s.base, ids) AS k ORDER BY k.n LOOP
-                IF k.digest <> e_digest[first + k.n - 1] THEN
-                    code := 'id_conflict'; name := ids[k.n]; one := k.seq;
-                    EXIT;
-                END IF;
-                seqs[k.n] := k.seq;
-                added := added - 1;
-            END LOOP;
-        END IF;
-        IF code = 'done' AND added > 0 THEN
-            IF added = o_size[op] THEN
-                has_message := 'message' = ANY (e_kind[first:last]);
-                seqs := ARRAY(SELECT generate_series(s.head + 1, s.head + added));
-                head := s.head + added;
-            ELSE
-                has_message := false;
-                head := s.head;
-                FOR i IN 1 .. o_size[op] LOOP
-                    IF seqs[i] IS NULL THEN
-                        head := head + 1;
-                        seqs[i] := head;
-                        has_message := has_message OR e_kind[first + i - 1] = 'message';
+        LOOP
+            IF s.is_known THEN
+                FOR k IN SELECT * FROM @schema@.known(s.segment, s.base, ids) AS k ORDER BY k.n LOOP
+                    IF k.digest <> e_digest[first + k.n - 1] THEN
+                        code := 'id_conflict'; name := ids[k.n]; one := k.seq;
+                        EXIT;
                     END IF;
+                    seqs[k.n] := k.seq;
+                    added := added - 1;
                 END LOOP;
             END IF;
-            IF s.state = 2 THEN
-                code := 'archived';
-            ELSIF o_fence[op] IS NOT NULL THEN
-                IF s.lease_run IS NULL OR s.fence <> o_fence[op] OR s.lease_run IS DISTINCT FROM o_run[op]
-                   OR s.lease_paused THEN
-                    code := 'lease_lost'; one := s.fence;
+            IF code = 'done' AND added > 0 THEN
+                IF added = o_size[op] THEN
+                    has_message := 'message' = ANY (e_kind[first:last]);
+                    seqs := ARRAY(SELECT generate_series(s.head + 1, s.head + added));
+                    head := s.head + added;
+                ELSE
+                    has_message := false;
+                    head := s.head;
+                    FOR i IN 1 .. o_size[op] LOOP
+                        IF seqs[i] IS NULL THEN
+                            head := head + 1;
+                            seqs[i] := head;
+                            has_message := has_message OR e_kind[first + i - 1] = 'message';
+                        END IF;
+                    END LOOP;
                 END IF;
-            ELSIF has_message AND s.lease_run IS NOT NULL AND NOT s.lease_paused AND s.lease_until_us > now THEN
-                code := 'busy'; name := s.lease_run;
-                SELECT count(*) INTO one FROM @schema@.tickets t WHERE t.segment = s.segment AND t.lapses_us > now;
+                IF s.state = 2 THEN
+                    code := 'archived';
+                ELSIF o_fence[op] IS NOT NULL THEN
+                    IF s.lease_run IS NULL OR s.fence <> o_fence[op] OR s.lease_run IS DISTINCT FROM o_run[op]
+                       OR s.lease_paused THEN
+                        code := 'lease_lost'; one := s.fence;
+                    END IF;
+                ELSIF has_message AND s.lease_run IS NOT NULL AND NOT s.lease_paused AND s.lease_until_us > now THEN
+                    code := 'busy'; name := s.lease_run;
+                    SELECT count(*) INTO one FROM @schema@.tickets t WHERE t.segment = s.segment AND t.lapses_us > now;
+                END IF;
+                IF code = 'done' AND o_expect[op] <> s.head THEN
+                    code := 'head_moved'; one := s.head;
+                END IF;
             END IF;
-            IF code = 'done' AND o_expect[op] <> s.head THEN
-                code := 'head_moved'; one := s.head;
-            END IF;
-        END IF;
+            EXIT WHEN code = 'done' OR s.is_known;
+            -- Refused. But while this waited for the row another may have stored these very entries: look now.
+            s.is_known := true;
+            code := 'done'; name := NULL; one := NULL; seqs := NULL; added := o_size[op];
+        END LOOP;
         IF code <> 'done' OR added = 0 THEN
             head := s.head;
             RETURN NEXT;

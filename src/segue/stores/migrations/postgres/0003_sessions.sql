@@ -11,13 +11,15 @@ $$;
 --   key_taken    name = the session that has it
 --   no_source    the source is not there
 --   no_such_seq  one = the source's head
+--   id_conflict  name = entry id, one = its seq
+-- p_twice is the place in e_id of an entry that comes again with other content.
 CREATE FUNCTION @schema@.create_session(
     p_shift bigint, p_lock_ms bigint, p_from text, p_source text, p_at bigint,
     p_tenant text, p_user text, p_session text, p_key text, p_format text, p_title bytea, p_tags bytea[],
     p_metadata bytea, p_pinned boolean, p_listed boolean, p_config bytea, p_idle_us bigint, p_expires_us bigint,
     p_parent text, p_parent_seq bigint, p_parent_link text,
     e_id text[], e_digest bytea[], e_kind text[], e_format text[], e_origin text[], e_body bytea[],
-    e_refs text[], e_occurred bigint[], e_usage text[]
+    e_refs text[], e_occurred bigint[], e_usage text[], p_twice bigint
 ) RETURNS TABLE (code text, name text, one bigint, now_us bigint, waiting bigint, session @schema@.sessions)
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan
@@ -26,6 +28,7 @@ AS $$
 DECLARE
     s @schema@.sessions;
     source @schema@.sessions;
+    at bigint := COALESCE(p_at, 0);
 BEGIN
     IF p_lock_ms IS NOT NULL THEN
         PERFORM set_config('lock_timeout', p_lock_ms::text, true);
@@ -45,14 +48,27 @@ BEGIN
             END IF;
             EXIT WHEN code IS NOT NULL;
         END IF;
+        SELECT t.id INTO name FROM @schema@.sessions t
+            WHERE t.tenant = p_tenant AND t.user_id = p_user AND t.key = p_key AND t.erased_us IS NULL;
+        IF FOUND THEN
+            code := 'key_taken';
+            EXIT;
+        END IF;
+        IF p_twice IS NOT NULL OR at > 0 AND cardinality(e_id) > 0 THEN
+            SELECT c.name, c.one INTO name, one
+                FROM @schema@.first_conflict(source.segment, source.base, at, e_id, e_digest, p_twice) AS c;
+            IF FOUND THEN
+                code := 'id_conflict';
+                EXIT;
+            END IF;
+        END IF;
         now_us := @schema@.now_us(p_shift);
         INSERT INTO @schema@.sessions
             (tenant, user_id, id, key, format, title, tags, metadata, is_pinned, is_listed, config, idle_us, expires_us,
              parent, parent_seq, parent_link, head, base, created_us, active_us)
         VALUES
             (p_tenant, p_user, p_session, p_key, p_format, p_title, p_tags, p_metadata, p_pinned, p_listed, p_config,
-             p_idle_us, p_expires_us, p_parent, p_parent_seq, p_parent_link, COALESCE(p_at, 0), COALESCE(p_at, 0),
-             now_us, now_us)
+             p_idle_us, p_expires_us, p_parent, p_parent_seq, p_parent_link, at, at, now_us, now_us)
         ON CONFLICT DO NOTHING
         RETURNING * INTO session;
         IF FOUND THEN
@@ -70,13 +86,7 @@ BEGIN
             PERFORM @schema@.tell(p_from, ARRAY[p_session]);
             EXIT;
         END IF;
-        SELECT t.id INTO name FROM @schema@.sessions t
-            WHERE t.tenant = p_tenant AND t.user_id = p_user AND t.key = p_key AND t.erased_us IS NULL;
-        IF FOUND AND name <> p_session THEN
-            code := 'key_taken';
-            EXIT;
-        END IF;
-        -- Another made this id meanwhile, or what was in the way has gone: look again.
+        -- Another was faster with this id or key: look again.
     END LOOP;
     IF code IS NULL AND s.erased_us IS NOT NULL THEN
         code := 'id_taken';
@@ -88,6 +98,67 @@ BEGIN
         session := s;
         now_us := @schema@.now_us(p_shift);
         waiting := @schema@.waiting(s.segment, now_us);
+    END IF;
+    RETURN NEXT;
+END
+$$;
+
+-- The first entry of a batch that a fork of p_segment at p_at would know with other content, if any.
+CREATE FUNCTION @schema@.first_conflict(
+    p_segment bigint, p_base bigint, p_at bigint, e_id text[], e_digest bytea[], p_twice bigint
+) RETURNS TABLE (name text, one bigint)
+LANGUAGE plpgsql STABLE
+SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan
+AS $$
+#variable_conflict use_column
+DECLARE
+    k record;
+    fresh bigint := p_twice;
+    twice_seq bigint;
+BEGIN
+    FOR k IN SELECT * FROM @schema@.known(p_segment, p_base, e_id) AS k WHERE k.seq <= p_at ORDER BY k.n LOOP
+        IF k.digest <> e_digest[k.n] THEN
+            name := e_id[k.n]; one := k.seq;
+            RETURN NEXT;
+            RETURN;
+        END IF;
+        IF k.n = p_twice THEN
+            twice_seq := k.seq;
+        ELSIF k.n < p_twice THEN
+            fresh := fresh - 1;
+        END IF;
+    END LOOP;
+    IF p_twice IS NOT NULL THEN
+        name := e_id[p_twice]; one := COALESCE(twice_seq, p_at + fresh);
+        RETURN NEXT;
+    END IF;
+END
+$$;
+
+-- Why a batch is refused that holds an id twice with different content.
+--   id_conflict  name = entry id, one = its seq
+--   not_found
+--   archived     where p_is_take
+CREATE FUNCTION @schema@.refuse_twice(
+    p_shift bigint, p_lock_ms bigint, p_from text, p_tenant text, p_user text, p_session text, p_is_take boolean,
+    e_id text[], e_digest bytea[], p_twice bigint
+) RETURNS TABLE (code text, name text, one bigint)
+LANGUAGE plpgsql STABLE
+SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan
+AS $$
+#variable_conflict use_column
+DECLARE
+    s @schema@.sessions;
+BEGIN
+    SELECT * INTO s FROM @schema@.sessions t WHERE t.tenant = p_tenant AND t.user_id = p_user AND t.id = p_session;
+    IF s.id IS NULL OR s.erased_us IS NOT NULL THEN
+        code := 'not_found';
+    ELSIF p_is_take AND s.state = 2 THEN
+        code := 'archived';
+    ELSE
+        code := 'id_conflict';
+        SELECT c.name, c.one INTO name, one
+            FROM @schema@.first_conflict(s.segment, s.base, s.head, e_id, e_digest, p_twice) AS c;
     END IF;
     RETURN NEXT;
 END
