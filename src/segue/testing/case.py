@@ -210,7 +210,7 @@ class StoreCase:
 
     def enqueue(self, session: str, run: str, **fields: Any) -> Queued:
         """The place that a run gets in the queue; the test fails when it is granted."""
-        queued = self.do(Take(self.me, session, run, MINUTE, "enqueue", **fields))
+        queued = self.do(Take(self.me, session, run, MINUTE, "enqueue", **{"ticket_us": HOUR, **fields}))
         assert isinstance(queued, Queued), f"expected a place in the queue, got {queued!r}"
         return queued
 

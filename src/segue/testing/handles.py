@@ -12,7 +12,7 @@ import pytest
 from segue.errors import Closed, Unsupported
 from segue.store import CAPABILITIES, Create, Filter, Store
 
-from .case import DAY, HOUR, MINUTE, SECOND, StoreCase, draft, drafts
+from .case import DAY, HOUR, MINUTE, StoreCase, draft, drafts
 
 PATIENCE_SECONDS = 60.0
 """How long a test waits for another thread or process before it fails. Nothing waits that long when all is well."""
@@ -175,7 +175,7 @@ class CloseTests(StoreCase):
 
     def test_a_lease_outlives_the_handle_that_took_it(self) -> None:
         session = self.create()
-        self.take(session, "run-1", ttl_us=10 * SECOND)
+        self.take(session, "run-1", ttl_us=HOUR)
         self.a.close()
         shown = self.info(session).lease
         assert shown is not None

@@ -2,8 +2,8 @@
 Random histories: a store and the model in memory do the same, and must say and show the same.
 
 The world is small on purpose (few sessions, runs, keys, ids), so that operations meet each other.
-Times are multiples of ten seconds and clocks move by twenty, so that it never depends on a real
-second whether a lease has expired.
+Times are odd multiples of ten minutes and clocks move by even ones, so that it never depends on the
+time that a test takes whether a lease has expired.
 """
 
 from __future__ import annotations
@@ -45,10 +45,11 @@ from segue.store import (
 )
 from segue.stores.memory import MemoryStore
 
-from .case import ALL_STATUSES, SECOND, StoreCase, draft
+from .case import ALL_STATUSES, MINUTE, StoreCase, draft
 
-STEP_US = 20 * SECOND
-SPANS_US = (30 * SECOND, 70 * SECOND, 110 * SECOND)
+UNIT_US = 10 * MINUTE
+STEP_US = 2 * UNIT_US
+SPANS_US = (3 * UNIT_US, 7 * UNIT_US, 11 * UNIT_US)
 STEPS_MAX = 40
 
 NEW = st.sampled_from(["s0", "s1", "s2", "s3", "s4", "s5", "s6", "s7"])
@@ -440,16 +441,16 @@ def _attempt(reading: Callable[[Store], Any], store: Store) -> Any:
 
 
 def comparable(value: Any, born_us: int) -> Any:
-    """A value in which times are tens of seconds since ``born_us`` and errors are their facts."""
+    """A value in which times are tens of minutes since ``born_us`` and errors are their facts."""
     match value:
         case Busy():
             return "Busy", value.run
         case SegueError():
             return type(value).__name__, {k: v for k, v in vars(value).items() if k != "where"}
         case datetime():
-            return round((to_us(value) - born_us) / (10 * SECOND))
+            return round((to_us(value) - born_us) / UNIT_US)
         case Entry():
-            return [*value._replace(created_us=round((value.created_us - born_us) / (10 * SECOND)))]
+            return [*value._replace(created_us=round((value.created_us - born_us) / UNIT_US))]
         case Hit():
             return value.session, comparable(value.entry, born_us)
         case list() | tuple():

@@ -6,7 +6,7 @@ from segue.errors import Busy, NotFound
 from segue.model import Lease
 from segue.store import Queued, Release, Take
 
-from .case import HOUR, MINUTE, SECOND, StoreCase, drafts
+from .case import HOUR, MINUTE, StoreCase, drafts
 
 
 class QueueTests(StoreCase):
@@ -21,7 +21,7 @@ class QueueTests(StoreCase):
 
     def ask(self, session: str, run: str) -> Lease | Queued:
         """Ask as a run does that waits."""
-        answer = self.do(Take(self.me, session, run, MINUTE, "enqueue"))
+        answer = self.do(Take(self.me, session, run, HOUR, "enqueue", ticket_us=HOUR))
         assert isinstance(answer, Lease | Queued)
         return answer
 
@@ -101,33 +101,33 @@ class QueueTests(StoreCase):
 
     def test_a_place_lapses_when_it_is_not_asked_for_in_time(self) -> None:
         session, lease = self.held()
-        self.enqueue(session, "run-2", ticket_us=5 * SECOND)
-        self.enqueue(session, "run-3", ticket_us=MINUTE)
-        self.shift(10 * SECOND)
+        self.enqueue(session, "run-2", ticket_us=5 * MINUTE)
+        self.enqueue(session, "run-3", ticket_us=HOUR)
+        self.shift(10 * MINUTE)
         assert self.info(session).waiting == 1
         self.free(session, lease)
         assert isinstance(self.ask(session, "run-3"), Lease)
 
     def test_a_place_that_is_asked_for_in_time_does_not_lapse(self) -> None:
         session, _ = self.held()
-        self.enqueue(session, "run-2", ticket_us=5 * SECOND)
-        self.enqueue(session, "run-3", ticket_us=MINUTE)
+        self.enqueue(session, "run-2", ticket_us=5 * MINUTE)
+        self.enqueue(session, "run-3", ticket_us=HOUR)
         for _ in range(4):
-            self.shift(3 * SECOND)
-            assert self.enqueue(session, "run-2", ticket_us=5 * SECOND).before == 0
+            self.shift(3 * MINUTE)
+            assert self.enqueue(session, "run-2", ticket_us=5 * MINUTE).before == 0
 
     def test_who_let_a_place_lapse_goes_to_the_end(self) -> None:
         session, _ = self.held()
-        self.enqueue(session, "run-2", ticket_us=5 * SECOND)
-        self.enqueue(session, "run-3", ticket_us=MINUTE)
-        self.shift(10 * SECOND)
+        self.enqueue(session, "run-2", ticket_us=5 * MINUTE)
+        self.enqueue(session, "run-3", ticket_us=HOUR)
+        self.shift(10 * MINUTE)
         assert self.enqueue(session, "run-2").before == 1
         assert self.enqueue(session, "run-3").before == 0
 
     def test_a_lapsed_place_holds_up_nobody(self) -> None:
         session, lease = self.held()
-        self.enqueue(session, "run-2", ticket_us=5 * SECOND)
-        self.shift(10 * SECOND)
+        self.enqueue(session, "run-2", ticket_us=5 * MINUTE)
+        self.shift(10 * MINUTE)
         self.free(session, lease)
         assert self.take(session, "run-3", policy="reject").fence == 2
 
