@@ -16,6 +16,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Literal, NamedTuple, Protocol, get_args
 
 from . import codec
@@ -65,7 +66,8 @@ class ViewSpec:
         last_turns: At most this many turns, the newest; a turn starts with a person's message.
         last_entries: At most this many messages and notes of the log, the newest, by whole units.
         budget_tokens: At most about this many tokens, by whole units from the newest back.
-        keep_open: Ids of calls that wait for a person: the view ends before them.
+        keep_open: Ids of calls that wait for a person: the view ends before them, and what comes after
+            is held back. Once the model has spoken again such a call is settled like any other.
         foreign: What to do with messages of another format: ``refuse`` or ``omit`` (and report).
     """
 
@@ -132,7 +134,7 @@ class UnitInfo(NamedTuple):
     may_start: bool
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class View:
     """
     The messages for the model.
@@ -149,9 +151,7 @@ class View:
         open_calls: Calls at the end without a result: settled in the view, to be settled in the log.
         kept_open: Calls of ``keep_open`` at the end; the view ends before them.
         synthetic: Places of messages that hold a result made in the view.
-        units: The messages by what belongs together.
         is_settled: No call was open at the end: the view is a prefix of every later one in the epoch.
-        estimated_tokens: Size of all messages.
     """
 
     spec: ViewSpec
@@ -165,9 +165,21 @@ class View:
     open_calls: tuple[Call, ...]
     kept_open: tuple[Call, ...]
     synthetic: tuple[int, ...]
-    units: tuple[UnitInfo, ...]
     is_settled: bool
-    estimated_tokens: int
+    _units: tuple[Unit, ...] = field(repr=False, compare=False)
+    _count: Counter = field(repr=False, compare=False)
+
+    @cached_property
+    def units(self) -> tuple[UnitInfo, ...]:
+        """The messages by what belongs together, without the summary of a cut."""
+        summary = len(self.messages) - sum(len(unit.messages) for unit in self._units)
+        return _infos(self._units, summary, self._count)
+
+    @cached_property
+    def estimated_tokens(self) -> int:
+        """Size of all messages."""
+        summary = self.units[0].start if self.units else len(self.bodies)
+        return sum(self._count(body) for body in self.bodies[:summary]) + sum(unit.tokens for unit in self.units)
 
     def json(self) -> bytes:
         """All messages as one JSON array: what a cache of the provider sees as the prefix."""
@@ -399,7 +411,7 @@ class _Builder:
     def _choose(self, base: _Base, laid: _Laid, *, is_all: bool) -> tuple[int, str] | None:
         """First seq of the window and what limits it (0: no limit reached); None when more must be read."""
         units = laid.layout.units
-        infos = self._infos(units, 0)
+        infos = _infos(units, 0, self.count)
         certain = 0 if is_all else next((i + 1 for i, unit in enumerate(units) if unit.settles), len(units))
         spec = self.spec
         tokens = sum(self.count(message.body) for message in base.summary)
@@ -525,7 +537,6 @@ class _Builder:
         if layout.compacted is not None:
             cut, summary = layout.compacted, ()
         messages = [*summary, *(message for unit in layout.units for message in unit.messages)]
-        infos = self._infos(layout.units, len(summary))
         values = [message.value for message in messages]
         self.rules.check(values)
         return View(
@@ -540,26 +551,26 @@ class _Builder:
             open_calls=layout.open_calls,
             kept_open=layout.kept_open,
             synthetic=tuple(index for index, message in enumerate(messages) if message.is_synthetic),
-            units=infos,
             is_settled=layout.is_settled,
-            estimated_tokens=sum(self.count(m.body) for m in summary) + sum(info.tokens for info in infos),
+            _units=tuple(layout.units),
+            _count=self.count,
         )
 
     def _epoch(self, cut: int | None, first: int, marks: tuple[str, ...]) -> str:
         what = [self.spec.format, self.spec.foreign, cut, first, *marks]
         return hashlib.sha256(codec.encode(what)).hexdigest()[:32]
 
-    def _infos(self, units: Sequence[Unit], offset: int) -> tuple[UnitInfo, ...]:
-        turns = _turn_starts(units)
-        starts = _possible_starts(units)
-        infos = []
-        count = self.count
-        for index, unit in enumerate(units):
-            end = offset + len(unit.messages)
-            tokens = sum([count(message.body) for message in unit.messages])
-            infos.append(UnitInfo(offset, end, unit.first, unit.last, tokens, index in turns, index in starts))
-            offset = end
-        return tuple(infos)
+
+def _infos(units: Sequence[Unit], offset: int, count: Counter) -> tuple[UnitInfo, ...]:
+    turns = _turn_starts(units)
+    starts = _possible_starts(units)
+    infos = []
+    for index, unit in enumerate(units):
+        end = offset + len(unit.messages)
+        tokens = sum([count(message.body) for message in unit.messages])
+        infos.append(UnitInfo(offset, end, unit.first, unit.last, tokens, index in turns, index in starts))
+        offset = end
+    return tuple(infos)
 
 
 def _head(reader: Reader) -> int:

@@ -11,6 +11,8 @@ What the provider asks for, and what a view does about it:
   of one role itself). Texts that came between the results follow them.
 - Blocks of one assistant turn that were stored as several entries are joined only where the first
   could not end a view: it has open calls, or ends in thinking.
+- A call id may come once in a turn. Whether it may come again in a later one is not known; ids that
+  providers make are distinct, and those of an import are kept as they are.
 - Nothing empty (text of white space only is refused too), no thinking at the end of a turn.
 - ``cache_control`` belongs to a request, not to history: it is left out, as the provider's own
   client does, else old marks would fill the four places. So are fields that only a response has
@@ -430,162 +432,168 @@ class _Check:
         self.server: dict[str, str] = {}
         self.role = ""
         self.last_block = ""
+        self.index = 0
 
     def run(self, messages: list[Any]) -> None:
         if len(messages) > MESSAGES_MAX:
             raise ViewInvalid(
                 f"{len(messages):,} messages, the provider takes {MESSAGES_MAX:,}; make a cut", rule="too-many-messages"
             )
-        for index, message in enumerate(messages):
-            self._message(index, message)
-        self._end_assistant(f"messages[{len(messages)}]", is_end=True)
+        for self.index, message in enumerate(messages):
+            self._message(message)
+        self._end_assistant()
+        for call_id, where in self.open.items():
+            if call_id not in self.may_be_open:
+                _refuse("call-without-result", where, f"makes the call {call_id!r}, which has no result")
 
-    def _message(self, index: int, message: Any) -> None:
-        where = f"messages[{index}]"
+    def _where(self, number: int = -1) -> str:
+        """The message that is looked at, or one of its blocks; said only when something is wrong."""
+        block = "" if number < 0 else f".content[{number}]"
+        return f"messages[{self.index}]{block}"
+
+    def _message(self, message: Any) -> None:
         role = message.get("role") if type(message) is dict else None
-        if type(role) is not str or role not in {"user", "assistant", "system"}:
-            _refuse("message-shape", where, "is no message with the role user, assistant or system")
+        if role not in ("user", "assistant", "system"):
+            _refuse("message-shape", self._where(), "is no message with the role user, assistant or system")
         unknown = message.keys() - (_SYSTEM_FIELDS if role == "system" else _FIELDS)
         if unknown:
-            _refuse("unknown-field", where, f"has fields that a {role} message does not have: {sorted(unknown)}")
+            what = f"has fields that a {role} message does not have: {sorted(unknown)}"
+            _refuse("unknown-field", self._where(), what)
         if role != self.role:
             if self.role == "assistant":
-                self._end_assistant(where)
-            if role == "assistant":
-                self._end_results(where)
+                self._end_assistant()
+            elif role == "assistant":
+                self._end_results()
+            self.role = role
         content = message.get("content")
         if role == "user":
-            self._user(where, content)
+            self._user(content)
         elif role == "assistant":
-            self._assistant(where, index, content)
+            self._assistant(content)
         else:
-            self._end_results(where)
-            self._texts(where, content, may_be_missing=bool(message.get("output_config")))
-        self.role = role
+            self._system(content, may_be_missing=bool(message.get("output_config")))
 
-    def _end_assistant(self, where: str, *, is_end: bool = False) -> None:
+    def _end_assistant(self) -> None:
         if self.role == "assistant" and self.last_block in _THINKING:
-            _refuse("trailing-thinking", where, "follows an assistant turn that ends in thinking")
-        if is_end:
-            open_calls = [call_id for call_id in self.open if call_id not in self.may_be_open]
-            if open_calls:
-                _refuse("call-without-result", self.open[open_calls[0]], f"call {open_calls[0]!r} has no result")
+            _refuse("trailing-thinking", self._where(), "is where an assistant turn ends in thinking")
 
-    def _end_results(self, where: str) -> None:
+    def _end_results(self) -> None:
         """The message that must hold the results is over."""
-        if self.open:
-            call_id, asked = next(iter(self.open.items()))
-            _refuse("call-without-result", asked, f"call {call_id!r} has no result in the message after it ({where})")
+        for call_id, asked in self.open.items():
+            what = f"makes the call {call_id!r}, which has no result in the message after it ({self._where()})"
+            _refuse("call-without-result", asked, what)
 
-    def _user(self, where: str, content: Any) -> None:
+    def _user(self, content: Any) -> None:
         if type(content) is str:
-            self._text(where, content)
-            self._moves_on(where)
+            self._text(content)
+            self._moves_on()
             return
-        rest = False
+        has_rest = False
         answered: set[str] = set()
-        for number, block in enumerate(self._blocks(where, content)):
-            at = f"{where}.content[{number}]"
+        for number, block in enumerate(self._blocks(content)):
             if block["type"] == "tool_result":
-                call_id = block.get("tool_use_id")
-                self._result(at, call_id, answered, after_text=rest)
-                self._nested(at, block)
+                self._result(number, block.get("tool_use_id"), answered, after_text=has_rest)
+                self._nested(number, block)
             else:
-                self._block(at, block)
-                rest = True
-        if rest or self.open:
-            self._moves_on(where)
+                self._block(number, block)
+                has_rest = True
+        if has_rest or self.open:
+            self._moves_on()
 
-    def _result(self, at: str, call_id: Any, answered: set[str], *, after_text: bool) -> None:
+    def _result(self, number: int, call_id: Any, answered: set[str], *, after_text: bool) -> None:
         if type(call_id) is not str:
-            _refuse("message-shape", at, "is a result that names no call")
+            _refuse("message-shape", self._where(number), "is a result that names no call")
         if call_id in answered:
-            _refuse("duplicate-result", at, f"is a second result of {call_id!r}")
-        if call_id not in self.open:
-            _refuse("result-without-call", at, f"answers {call_id!r}, which the turn before it did not call")
+            _refuse("duplicate-result", self._where(number), f"is a second result of {call_id!r}")
+        if self.open.pop(call_id, None) is None:
+            what = f"answers {call_id!r}, which the turn before it did not call"
+            _refuse("result-without-call", self._where(number), what)
         if after_text:
-            _refuse("result-after-text", at, "is a result after other content; results come first")
-        del self.open[call_id]
+            _refuse("result-after-text", self._where(number), "is a result after other content; results come first")
         answered.add(call_id)
 
-    def _moves_on(self, where: str) -> None:
+    def _moves_on(self) -> None:
         """A message that is more than results: all calls before it must have been answered by now."""
-        self._end_results(where)
-        if self.server:
-            call_id, asked = next(iter(self.server.items()))
-            _refuse("unfinished-call", asked, f"the provider's own call {call_id!r} has no result before {where}")
+        self._end_results()
+        for call_id, asked in self.server.items():
+            what = f"is the provider's own call {call_id!r}, which has no result before {self._where()}"
+            _refuse("unfinished-call", asked, what)
 
-    def _assistant(self, where: str, index: int, content: Any) -> None:
+    def _assistant(self, content: Any) -> None:
         if type(content) is str:
-            self._text(where, content)
+            self._text(content)
             self.last_block = "text"
             return
-        for number, block in enumerate(self._blocks(where, content)):
-            at = f"{where}.content[{number}]"
+        for number, block in enumerate(self._blocks(content)):
             kind = block["type"]
             if kind == "tool_use":
-                self._call(at, block.get("id"), self.open)
+                self._call(number, block.get("id"), self.open)
             elif kind in _SERVER_CALLS:
-                self._call(at, block.get("id"), self.server)
+                self._call(number, block.get("id"), self.server)
             elif kind == "tool_result":
-                _refuse("result-without-call", at, "is a result in an assistant message")
+                _refuse("result-without-call", self._where(number), "is a result in an assistant message")
             elif kind.endswith("_tool_result"):
                 if self.server.pop(str(block.get("tool_use_id")), None) is None:
-                    _refuse("server-result-without-call", at, f"answers {block.get('tool_use_id')!r}, never called")
-            elif kind == "compaction" and block.get("content") and (index or number):
-                _refuse("compaction-not-first", at, "is a compaction block, which must be the first of all")
-            self._block(at, block)
+                    what = f"answers {block.get('tool_use_id')!r}, which was never called"
+                    _refuse("server-result-without-call", self._where(number), what)
+            elif kind == "compaction" and block.get("content") and (self.index or number):
+                _refuse("compaction-not-first", self._where(number), "is a compaction block; it must come first of all")
+            self._block(number, block)
             self.last_block = kind
 
-    def _call(self, at: str, call_id: Any, where_asked: dict[str, str]) -> None:
+    def _call(self, number: int, call_id: Any, asked: dict[str, str]) -> None:
         if type(call_id) is not str or not call_id:
-            _refuse("message-shape", at, "is a call without an id")
+            _refuse("message-shape", self._where(number), "is a call without an id")
         if call_id in self.open or call_id in self.server:
-            _refuse("duplicate-call", at, f"makes the call {call_id!r} a second time")
-        where_asked[call_id] = at
+            _refuse("duplicate-call", self._where(number), f"makes the call {call_id!r} a second time")
+        asked[call_id] = self._where(number)
 
-    def _blocks(self, where: str, content: Any) -> list[dict[str, Any]]:
-        if type(content) is not list or not all(type(b) is dict and type(b.get("type")) is str for b in content):
-            _refuse("message-shape", where, "has content that is neither a text nor a list of blocks")
-        if not content:
-            _refuse("empty-message", where, "has no content")
-        return list(content)
-
-    def _texts(self, where: str, content: Any, *, may_be_missing: bool) -> None:
+    def _system(self, content: Any, *, may_be_missing: bool) -> None:
+        self._end_results()
         if type(content) is str:
-            self._text(where, content)
+            self._text(content)
         elif content or not may_be_missing:
-            for number, block in enumerate(self._blocks(where, content)):
-                self._block(f"{where}.content[{number}]", block)
+            for number, block in enumerate(self._blocks(content)):
+                self._block(number, block)
 
-    def _text(self, where: str, text: str) -> None:
-        if not text or text.isspace():
-            _refuse("empty-text", where, "is an empty text")
+    def _blocks(self, content: Any) -> list[dict[str, Any]]:
+        if type(content) is not list:
+            _refuse("message-shape", self._where(), "has content that is neither a text nor a list of blocks")
+        if not content:
+            _refuse("empty-message", self._where(), "has no content")
+        for block in content:
+            if type(block) is not dict or type(block.get("type")) is not str:
+                _refuse("message-shape", self._where(), "has content that is no block")
+        return content
 
-    def _block(self, at: str, block: dict[str, Any]) -> None:
+    def _block(self, number: int, block: dict[str, Any]) -> None:
         if "cache_control" in block:
-            self._mark(at, block)
+            self._mark(number, block)
         if block["type"] == "text":
-            text = block.get("text")
-            if type(text) is not str:
-                _refuse("message-shape", at, "is a text block without a text")
-            self._text(at, text)
+            self._text(block.get("text"), number)
 
-    def _mark(self, at: str, block: dict[str, Any]) -> None:
+    def _text(self, text: Any, number: int = -1) -> None:
+        if type(text) is not str:
+            _refuse("message-shape", self._where(number), "is a text block without a text")
+        if not text or text.isspace():
+            _refuse("empty-text", self._where(number), "is an empty text")
+
+    def _mark(self, number: int, block: dict[str, Any]) -> None:
         if block["type"] == "text" and _is_blank(block):
-            _refuse("cache-mark-on-empty-text", at, "has a cache mark on an empty text")
+            _refuse("cache-mark-on-empty-text", self._where(number), "has a cache mark on an empty text")
         self.marks += block["cache_control"] is not None
         if self.marks > CACHE_MARKS_MAX:
-            _refuse("too-many-cache-marks", at, f"has cache mark number {self.marks}; {CACHE_MARKS_MAX} are allowed")
+            what = f"has cache mark number {self.marks}; {CACHE_MARKS_MAX} are allowed"
+            _refuse("too-many-cache-marks", self._where(number), what)
 
-    def _nested(self, at: str, block: dict[str, Any]) -> None:
+    def _nested(self, number: int, block: dict[str, Any]) -> None:
         if "cache_control" in block:
-            self._mark(at, block)
+            self._mark(number, block)
         inner = block.get("content")
         if type(inner) is list:
-            for number, part in enumerate(inner):
+            for part in inner:
                 if type(part) is dict and type(part.get("type")) is str:
-                    self._block(f"{at}.content[{number}]", part)
+                    self._block(number, part)
 
 
 def _refuse(rule: str, where: str, what: str) -> NoReturn:

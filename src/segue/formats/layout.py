@@ -74,7 +74,9 @@ class _Exchange:
 
     @property
     def is_complete(self) -> bool:
-        return not (self.round.open or self.needs_next or (self.server and not self.is_passed))
+        if self.round.open:
+            return False
+        return not (self.needs_next or (self.server and not self.is_passed))
 
     def items(self) -> list[Item]:
         return [item for part in self.rounds for item in (*part.model, *part.answers)]
@@ -193,7 +195,9 @@ class Layout:
 
     def _take_calls(self, exchange: _Exchange, item: Item) -> None:
         current = exchange.round
-        taken = {call.id for other in current.model if other is not item for call in other.shape.calls}
+        taken: set[str] = set()
+        if len(current.model) > 1:
+            taken.update(call.id for other in current.model if other is not item for call in other.shape.calls)
         for index, call in enumerate(item.shape.calls):
             if call.id in taken or call.id in exchange.server or call.id in self._later:
                 item.dropped_calls |= {index}
