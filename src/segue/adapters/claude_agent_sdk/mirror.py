@@ -9,6 +9,9 @@ with a session id of its own, reported and listed. So nothing is interleaved, ov
 from __future__ import annotations
 
 import logging
+import math
+import threading
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -41,6 +44,11 @@ FORKED = "claude.fork"
 """Kind of the entry that reports a late writer's fork in the session that it left."""
 
 HANDLES_MAX = 4_096
+"""Most sessions, and most summaries, that one store object keeps in memory."""
+
+FOLD_SECONDS = 60.0
+"""How long a summary is kept in memory: the text of an erased line leaves the list after at most this time."""
+
 _ALL = ("running", "idle", "paused", "completed", "archived")
 _SMALL = 8  # a session up to this head may hold no line yet
 _log = logging.getLogger("segue.claude")
@@ -63,6 +71,17 @@ class Forked(NamedTuple):
     reason: str
 
 
+class Folded(NamedTuple):
+    """A summary up to a head, and when its fold was begun."""
+
+    head: int
+    data: dict[str, Any]
+    began: float
+
+
+_UNFOLDED = Folded(0, {}, -math.inf)
+
+
 class Mirror:
     """Transcripts in the sessions of one scope."""
 
@@ -72,7 +91,8 @@ class Mirror:
         self.writers = Writers()
         self._on_fork = on_fork
         self._handles: OrderedDict[Place, Session] = OrderedDict()
-        self._folded: OrderedDict[str, tuple[int, dict[str, Any]]] = OrderedDict()
+        self._folded: OrderedDict[str, Folded] = OrderedDict()
+        self._lock = threading.Lock()  # over both: they are shared by the threads of all callers
 
     # Writing
 
@@ -178,7 +198,7 @@ class Mirror:
 
     def _lost(self, place: Place, session: Session, writer: Writer | None, batch: Batch) -> None:
         """The session was erased: its own writers are refused, a new conversation may begin in its name."""
-        self._handles.pop(place, None)
+        self._forget(place)
         is_its_own = writer is not None and (writer.has_read or writer.session == session.id)
         if is_its_own and batch.root is None and writer is not None and writer.session is not None:
             raise NotFound(session.id)
@@ -217,8 +237,10 @@ class Mirror:
         """The late writer's lines become a fork of what it had seen; asked again, it is the same fork."""
         at = min(writer.head or 0, session.refresh().head)
         place = Place(writer.place.project, writer.id)
-        fork = self._fork(session, place, at, title=session.info.title)
-        self._remember(place, fork)
+        fork = self.session(place)
+        if fork is None:
+            fork = self._fork(session, place, at, title=f"{session.info.title[:480]} (fork)".lstrip())
+            self._remember(place, fork)
         if at:
             self._fork_children(writer.place, place)
         put(fork, batch.drafts)
@@ -252,19 +274,25 @@ class Mirror:
 
     def session(self, place: Place) -> Session | None:
         """The session of a place, or None; a fork that Segue made is found by its own id."""
-        found = self._handles.get(place)
-        if found is not None:
-            self._handles.move_to_end(place)
-            return found
+        with self._lock:
+            found = self._handles.get(place)
+            if found is not None:
+                self._handles.move_to_end(place)
+                return found
         found = self.scope.get_key(place.key) or self._adopted(place)
         if found is not None:
             self._remember(place, found)
         return found
 
     def _remember(self, place: Place, session: Session) -> None:
-        self._handles[place] = session
-        if len(self._handles) > HANDLES_MAX:
-            self._handles.popitem(last=False)
+        with self._lock:
+            self._handles[place] = session
+            if len(self._handles) > HANDLES_MAX:
+                self._handles.popitem(last=False)
+
+    def _forget(self, place: Place) -> None:
+        with self._lock:
+            self._handles.pop(place, None)
 
     def _adopted(self, place: Place) -> Session | None:
         """A fork made by Segue is given its name, and forks of its parent's subagents, when it is first asked for."""
@@ -314,7 +342,7 @@ class Mirror:
             try:
                 session.check_lifetime()
             except NotFound:
-                self._handles.pop(place, None)
+                self._forget(place)
             else:
                 return session
         return None
@@ -342,17 +370,22 @@ class Mirror:
                 continue
 
     def _fold(self, place: Place, info: SessionInfo) -> dict[str, Any]:
-        seen, data = self._folded.get(info.id, (0, {}))
-        if seen < info.head:
+        with self._lock:
+            known = self._folded.get(info.id, _UNFOLDED)
+        if time.monotonic() - known.began > FOLD_SECONDS:
+            known = _UNFOLDED
+        if known.head < info.head:
             session = self.scope.open(info.id)
-            marked = [line for entry in _marked(session, seen, info.head) for line in lines.whole(session, entry)]
-            before = {"session_id": place.session, "mtime": 0, "data": data} if seen else None
+            marked = [line for entry in _marked(session, known.head, info.head) for line in lines.whole(session, entry)]
+            before = {"session_id": place.session, "mtime": 0, "data": known.data} if known.head else None
             key = {"project_key": place.project, "session_id": place.session}
             data = self._summarise(before, key, marked)["data"]
-            self._folded[info.id] = (info.head, data)
-            if len(self._folded) > HANDLES_MAX:
-                self._folded.popitem(last=False)
-        return dict(data)
+            known = Folded(info.head, data, known.began if known.head else time.monotonic())
+            with self._lock:
+                self._folded[info.id] = known
+                if len(self._folded) > HANDLES_MAX:
+                    self._folded.popitem(last=False)
+        return dict(known.data)
 
     def subpaths(self, place: Place) -> list[str]:
         """Subpaths of a session's subagents."""
@@ -370,13 +403,12 @@ class Mirror:
 
     def delete(self, place: Place) -> None:
         """Erase a transcript for good, a main one with those of its subagents. Unknown is done already."""
-        self._handles.pop(place, None)
+        self._forget(place)
         doomed = [] if place.subpath else self._children(place)
         session = self.session(place)
         for each, one in [*doomed, *([(place, session)] if session is not None else [])]:
             one.erase()
-            self._handles.pop(each, None)
-            self._folded.pop(one.id, None)
+            self._forget(each)
         if not place.subpath:
             self.writers.forget(place)
 

@@ -237,6 +237,12 @@ class SegueSessionStore:
         if self._database is not None:
             self._database.close()
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
     async def __aenter__(self) -> Self:
         return self
 

@@ -15,7 +15,7 @@ from claude_agent_sdk import ClaudeAgentOptions, project_key_for_directory
 
 from segue import AsyncResumed, AsyncRun, AsyncSession, Resumed, ResumeOptions, Run, Session, Sources
 from segue.briefing import Briefing
-from segue.errors import Exists, NotFound
+from segue.errors import Exists, Invalid, NotFound
 from segue.model import Policy
 from segue.run import TTL, WAIT
 
@@ -26,6 +26,9 @@ from .writers import Writer
 
 if TYPE_CHECKING:
     from .store import SegueSessionStore
+
+POLICIES = ("reject", "enqueue", "interrupt")
+"""What a turn may do about a running one. Not rollback: the CLI cannot take back what it has written."""
 
 
 def segue_options(
@@ -84,6 +87,8 @@ class Turn:
         resume: ResumeOptions | None = None,
         hooks: Hooks | bool = True,
     ) -> None:
+        if policy not in POLICIES:
+            raise Invalid(f"policy {policy!r} is none of {', '.join(POLICIES)}", where="policy")
         self._store = store
         self.options = options or ClaudeAgentOptions()
         self._lease: dict[str, Any] = {"policy": policy, "wait": wait, "ttl": ttl}
@@ -127,15 +132,15 @@ class Turn:
         mirror = self._store.mirror
         wanted = given.resume
         if wanted is None and given.continue_conversation:
-            newest = mirror.transcripts(place.project)
-            wanted = newest[0][0].session if newest else None
+            found = mirror.summaries(place.project)  # last active first; as the SDK does, without sidechains
+            wanted = next((one.session for one, _, data in found if not data.get("is_sidechain")), None)
             self.options = dataclasses.replace(given, continue_conversation=False, resume=wanted)
         if wanted is not None and not given.fork_session:
             place = place._replace(session=wanted)
-            found = mirror.living(place)
-            if found is None:
+            living = mirror.living(place)
+            if living is None:
                 raise NotFound(wanted)
-            return place, found
+            return place, living
         place = place._replace(session=given.session_id or str(uuid.uuid4()))
         self.options = dataclasses.replace(self.options, session_id=place.session)
         if mirror.load(place) is not None:
