@@ -348,6 +348,15 @@ def test_an_effect_that_ends_after_the_run_was_overtaken_is_still_recorded(sessi
     run.release()
 
 
+def test_a_session_erased_under_a_run_ends_it_quietly(session):
+    with session.run() as run:
+        session.erase()
+        with pytest.raises(segue.NotFound):
+            run.append(user("late"))
+    with pytest.raises(segue.NotFound):
+        session.refresh()
+
+
 def test_a_run_that_could_not_renew_in_time_stops_itself(session):
     run = session.run(ttl=timedelta(seconds=0.2))
     run._kept.renewed -= 1

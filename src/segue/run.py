@@ -10,15 +10,16 @@ The one hard invariant: once another run was granted the lease, nothing of this 
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Collection, Generator, Sequence
 from datetime import timedelta
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from . import formats, holder, log
 from .engine import Kept, Pause
-from .errors import Busy, Invalid, LeaseLost, OutcomeUnknown, QueueTimeout, SegueError
+from .errors import Busy, Invalid, LeaseLost, NotFound, OutcomeUnknown, QueueTimeout, SegueError
 from .log import Log
 from .model import Draft, Lease, Policy, check_name, from_us, new_id
 from .store import Appended, Queued, Release, Renew, Take
@@ -236,7 +237,8 @@ class Run:
     def release(self) -> None:
         """Give the lease back. Idempotent; leaving the context does it."""
         if self._stop():
-            self._log.engine.do(Release(self._log.scope, self._log.id, self.id, self.fence))
+            with contextlib.suppress(NotFound):  # erased meanwhile: there is nothing to give back
+                self._log.engine.do(Release(self._log.scope, self._log.id, self.id, self.fence))
 
     def _stop(self) -> bool:
         held = not self.is_lost
@@ -313,6 +315,7 @@ def acquire(
     wait: timedelta | None = None,
     ttl: timedelta = TTL,
     id: str | None = None,
+    keep_open: Collection[str] = (),
     prepare: Callable[[Run], tuple[Draft, ...]] | None = None,
 ) -> Generator[Pause, None, Run]:
     """
@@ -329,7 +332,7 @@ def acquire(
     lease = yield from _take(log_, run_id, policy, wait, ttl)
     run = Run(log_, lease, format, ttl)
     try:
-        entries = settlements(log_, format)
+        entries = settlements(log_, format, keep_open=keep_open)
         if prepare is not None:
             entries += prepare(run)
         if entries:
@@ -453,10 +456,10 @@ def _wait_turn(log: Log, place: Queued, until: float | None) -> Generator[Pause,
             return
 
 
-def settlements(log_: Log, format: str) -> tuple[Draft, ...]:
+def settlements(log_: Log, format: str, *, keep_open: Collection[str] = ()) -> tuple[Draft, ...]:
     """Answers to the calls that a crash left open, so that no history is ever refused for them."""
     rules = formats.rules(format)
     if rules is None:
         return ()
-    answers = [rules.settlement(call) for call in open_calls(log_, format)]
+    answers = [rules.settlement(call) for call in open_calls(log_, format) if call.id not in keep_open]
     return log.drafts(answers, None, format=format, origin="system") if answers else ()
