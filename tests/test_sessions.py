@@ -496,6 +496,14 @@ def test_a_hollowed_entry_keeps_its_place_and_loses_its_content(session):
     assert entry.seq == 2
 
 
+def test_a_retraction_cannot_be_hollowed_for_it_would_show_again_what_it_hides(session):
+    session.append(user("hidden"))
+    session.append({"seqs": [1]}, kind="retract", format="segue", refs=["retract"])
+    with pytest.raises(segue.Invalid, match="retract"):
+        session.hollow(2)
+    assert session.messages() == []
+
+
 def test_usage_is_summed_in_the_row(session):
     usage = segue.Usage(input=10, output=3, cache_read=4, reasoning=1)
     session.append({"role": "assistant", "content": "x"}, usage=usage)

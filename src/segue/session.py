@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -203,8 +203,13 @@ class Session:
             How many had content.
 
         Raises:
-            Invalid: There is no such entry here, or it belongs to the session this one was forked from.
+            Invalid: There is no such entry here, it belongs to the session this one was forked from, or
+                it is a cut or a retraction, without which the view would show what they hide.
         """
+        for seq in seqs:
+            for entry in self._log.read(after=seq - 1, upto=seq):
+                if entry.kind in ("cut", "retract"):
+                    raise Invalid(f"entry {seq} is a {entry.kind}: without it, what it hides would be shown", where="seqs")
         return self._log.engine.do(Hollow(self._log.scope, self.id, tuple(seqs)))  # type: ignore[no-any-return]
 
     # For the model
@@ -233,6 +238,7 @@ class Session:
         id: str | None = None,
         agent: AgentConfig | None = None,
         config: ConfigPolicy = "ask",
+        keep_open: Collection[str] = (),
     ) -> Run:
         """
         Start a run: take the session's lease. Use it as a context manager.
@@ -246,6 +252,8 @@ class Session:
             id: Id of the run, for a caller that may ask again: the same id gets the same lease.
             agent: The agent's configuration; pinned to the session by its first run.
             config: When it differs from the pinned one: ``ask``, ``pin`` or ``adopt``.
+            keep_open: Ids of calls that this run will answer itself (a person has approved them): they are
+                not settled as interrupted.
 
         Raises:
             ConfigDrift: It differs, and ``config`` is ``ask``.
@@ -257,7 +265,7 @@ class Session:
         Guarantees: G5 fenced.
         """
         return self._log.engine.drive(
-            self.acquire(policy=policy, wait=wait, ttl=ttl, id=id, agent=agent, config=config)
+            self.acquire(policy=policy, wait=wait, ttl=ttl, id=id, agent=agent, config=config, keep_open=keep_open)
         )
 
     def acquire(
