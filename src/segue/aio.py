@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from itertools import islice
 from types import TracebackType
@@ -358,11 +358,14 @@ class AsyncSession:
         id: str | None = None,
         agent: AgentConfig | None = None,
         config: ConfigPolicy = "ask",
+        keep_open: Collection[str] = (),
     ) -> AsyncRunContext:
         """See ``Session.run``: ``async with session.run() as run``, or ``run = await session.run()``."""
         return AsyncRunContext(
             self._engine,
-            lambda: self._sync.acquire(policy=policy, wait=wait, ttl=ttl, id=id, agent=agent, config=config),
+            lambda: self._sync.acquire(
+                policy=policy, wait=wait, ttl=ttl, id=id, agent=agent, config=config, keep_open=keep_open
+            ),
         )
 
 
@@ -515,9 +518,13 @@ class AsyncResumed:
         wait: timedelta | None = WAIT,
         ttl: timedelta = TTL,
         id: str | None = None,
+        keep_open: Collection[str] = (),
     ) -> AsyncRunContext:
         """See ``Resumed.run``."""
-        return AsyncRunContext(self._engine, lambda: self._sync.acquire(policy=policy, wait=wait, ttl=ttl, id=id))
+        return AsyncRunContext(
+            self._engine,
+            lambda: self._sync.acquire(policy=policy, wait=wait, ttl=ttl, id=id, keep_open=keep_open),
+        )
 
 
 class AsyncRunContext:

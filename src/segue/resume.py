@@ -8,7 +8,7 @@ on the note is history, and the prefix never changes.
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Collection, Generator
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, tzinfo
 from typing import Any, Literal
@@ -99,13 +99,14 @@ class Resumed:
         wait: timedelta | None = WAIT,
         ttl: timedelta = TTL,
         id: str | None = None,
+        keep_open: Collection[str] = (),
     ) -> Run:
         """
         Start the run that goes on: settles open calls and tells the model the briefing, once.
 
         The arguments and errors are those of ``Session.run``.
         """
-        return self._log.engine.drive(self.acquire(policy=policy, wait=wait, ttl=ttl, id=id))
+        return self._log.engine.drive(self.acquire(policy=policy, wait=wait, ttl=ttl, id=id, keep_open=keep_open))
 
     def acquire(self, **options: Any) -> Generator[Pause, None, Run]:
         """(inner) The procedure of ``run``, whose pauses the caller drives."""
