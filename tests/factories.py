@@ -13,3 +13,17 @@ def claude_pinned_store(directory):
     from segue.adapters.claude_agent_sdk import SegueSessionStore
 
     return SegueSessionStore(f"sqlite:///{directory}/segue.db", spool=f"{directory}/spool", project="analyst")
+
+
+def agents_session(session_id, directory):
+    from segue.adapters.openai_agents import SegueSession
+
+    return SegueSession.from_url(session_id, f"sqlite:///{directory}/segue.db")
+
+
+def agents_compacting_session(session_id, directory):
+    import segue
+    from segue.adapters.openai_agents import SegueCompactingSession
+
+    db = segue.open(f"sqlite:///{directory}/segue.db")
+    return SegueCompactingSession(session_id, db.scope(), client=object())
