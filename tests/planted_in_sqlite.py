@@ -14,7 +14,6 @@ from segue.stores import (
     _sqlite_erase,
     _sqlite_file,
     _sqlite_page,
-    _sqlite_read,
     _sqlite_rows,
     _sqlite_work,
     sqlite,
@@ -86,9 +85,9 @@ def sqlite_forgets_inherited_ids(patch):
 
 @planted(ForkTests)
 def sqlite_forks_see_what_their_parents_add_later(patch):
-    open_ended = _sqlite_read.ANCESTORS.replace("up.base FROM", "s.head FROM")
-    assert open_ended != _sqlite_read.ANCESTORS
-    patch.setattr(_sqlite_read, "ANCESTORS", open_ended)
+    open_ended = _sqlite_work.ANCESTORS.replace("up.base FROM", "s.head FROM")
+    assert open_ended != _sqlite_work.ANCESTORS
+    patch.setattr(_sqlite_work, "ANCESTORS", open_ended)
 
 
 @planted(EraseTests)

@@ -532,6 +532,8 @@ def test_an_entry_behind_the_head_stops_appends_and_is_not_overwritten(path, sto
         "UPDATE sessions SET usage = '1,1,1,1,1,1'",
         "UPDATE sessions SET scope_no = 77",
         "UPDATE profiles SET tags = 'x'",
+        "UPDATE profiles SET title = 'x'",
+        "UPDATE profiles SET config = x'00'",
         "UPDATE profiles SET metadata = '{'",
         "DELETE FROM profiles",
         "DELETE FROM refs WHERE seq = 2",
@@ -547,6 +549,36 @@ def test_a_deep_check_finds_what_contradicts_itself(path, store, log, change):
     with raw(path) as con:
         con.execute(f"PRAGMA foreign_keys = OFF; {change}")
     assert [report for report in store.check(deep=True) if report.level == "damage"]
+
+
+@pytest.mark.parametrize("change", ["title = 'x'", "tags = '[1]'", "metadata = '{}'", "config = x'00'", "format = 'x'"])
+def test_a_change_of_what_describes_a_session_is_reported(path, store, change):
+    do(store, Create(ME, "s", title="t", tags=("a",), metadata={"k": 1}, config=b"{}"))
+    with raw(path) as con:
+        con.execute(f"UPDATE profiles SET {change}")
+    for use in (lambda: store.get(ME, "s"), lambda: store.commit([Update(ME, "s", {"title": "new"})])):
+        with pytest.raises(Corrupt) as caught:
+            use()
+        assert caught.value.session == "s"
+
+
+@pytest.mark.parametrize("change", ["head = 3", "base = 1", "origin_no = 99"])
+def test_a_row_that_would_hide_a_part_of_its_log_is_reported(path, store, log, change):
+    do(store, Fork(Create(ME, "f"), log, 3), Append(ME, "f", (draft(), draft())))
+    with raw(path) as con:
+        con.execute(f"PRAGMA foreign_keys = OFF; UPDATE sessions SET {change} WHERE id = 'f'")
+    with pytest.raises(Corrupt) as caught:
+        store.read(ME, "f")
+    assert caught.value.session == "f"
+
+
+def test_a_text_that_is_none_is_reported_with_its_place(path, store, log):
+    with raw(path) as con:
+        con.execute("UPDATE entries SET refs = CAST(x'ff41' AS TEXT) WHERE pos & 0xffffffff = 3")
+    with pytest.raises(Corrupt) as caught:
+        store.read(ME, log)
+    assert (caught.value.session, caught.value.seq) == (log, 3)
+    assert any(report.seq == 3 for report in store.check(deep=True) if report.level == "damage")
 
 
 def test_a_damaged_page_leaves_the_rest_readable_and_raises_nothing_in_the_check(path, store):

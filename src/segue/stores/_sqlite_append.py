@@ -17,6 +17,7 @@ from ._sqlite_rows import (
     RUNNING,
     SEQ_BITS,
     Row,
+    damaged_row,
     due_us,
     entry_values,
     squeeze,
@@ -150,7 +151,7 @@ def _advance(work: Work, row: Row, new: Sequence[Draft]) -> None:
     """Move the head, with all that moves with it."""
     con, now = work.con, work.moment.now
     used = [draft.usage for draft in new if draft.usage is not None]
-    usage = _total(row.usage, used) if used else row.usage
+    usage = _total(row, used) if used else row.usage
     con.execute(
         "UPDATE sessions SET head = ?, active_us = ?, usage = ? WHERE no = ?",
         (row.head + len(new), now, usage, row.no),
@@ -167,6 +168,9 @@ def wake(work: Work, row: Row) -> None:
         work.con.execute("UPDATE sessions SET state = 0, version = ? WHERE no = ?", (row.version + 1, row.no))
 
 
-def _total(before: str | None, used: list[Usage]) -> str:
-    sums = [Usage() if before is None else usage_of(before), *used]
-    return usage_text(map(sum, zip(*sums, strict=True)))
+def _total(row: Row, used: list[Usage]) -> str:
+    try:
+        before = Usage() if row.usage is None else usage_of(row.usage)
+    except (ValueError, TypeError) as error:
+        raise damaged_row(row.id, str(error)) from error
+    return usage_text(map(sum, zip(before, *used, strict=True)))

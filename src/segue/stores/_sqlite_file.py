@@ -79,9 +79,11 @@ _ERRORS: tuple[_Error, ...] = (
 )  # fmt: skip
 
 
-def explain(error: apsw.Error, path: Path) -> SegueError:
-    """The typed error for one of SQLite's, with the file's name and the next step."""
-    kind: type[apsw.Error] = type(error)
+def explain(error: Exception, path: Path) -> SegueError:
+    """The typed error for one of SQLite's, or for a text that is none, with the file's name and the next step."""
+    if isinstance(error, UnicodeDecodeError):
+        return Corrupt(f"{path}: {_DAMAGED} ({error})")
+    kind = type(error)
     if isinstance(error, (apsw.IOError, apsw.CantOpenError)):
         # SQLite tells a full or closed folder from a broken disk only when it is the database file's own.
         if _is_full(path):
@@ -268,7 +270,7 @@ class File:
         con.config(apsw.SQLITE_DBCONFIG_DEFENSIVE, 1)
         # Without this SQLite plans many statements anew with every new value, which costs more than running them.
         con.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
-        con.execute(_SETTINGS)
+        con.execute(_SETTINGS).fetchall()  # to its end: some of them return a row
         con.wal_autocheckpoint(0)
         return con
 
@@ -303,9 +305,9 @@ class File:
             finally:
                 con.execute("ROLLBACK")
             keep = True
-        except apsw.Error as error:
+        except (apsw.Error, UnicodeDecodeError) as error:
             raise explain(error, self.path) from error
-        except NotDone:
+        except (NotDone, Corrupt):
             keep = True
             raise
         finally:

@@ -21,7 +21,7 @@ FEW = 1_000
 """Up to so many sessions with a tag, they are looked up and sorted; of more, the list is searched for them."""
 
 _CHECK_BYTES = 8
-_ID, _IDLE_US, _EXPIRES_US, _ACTIVE_US, _ARCHIVED_US = 1, 15, 16, 18, 19  # where INFO_COLUMNS has them
+_ID, _IDLE_US, _EXPIRES_US, _ACTIVE_US, _ARCHIVED_US = 1, 16, 17, 19, 20  # where INFO_COLUMNS has them
 
 # All SQL is put together from the constants below; values are always bound.
 

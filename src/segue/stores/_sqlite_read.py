@@ -11,12 +11,14 @@ from segue.errors import NotFound
 from segue.model import Entry, Hit, ScopeKey, SessionInfo
 from segue.store import READ_MAX
 
-from ._sqlite_rows import ENTRY_COLUMNS, INFO, SEQ_BITS, SEQ_MASK, Moment, damaged, entries_of, info_of
-from ._sqlite_work import ANCESTORS, Names, Part
+from ._sqlite_rows import ENTRY_COLUMNS, INFO, SEQ_BITS, SEQ_MASK, Moment, damaged, damaged_row, entries_of, info_of
+from ._sqlite_work import Names, Part, parts_of
 
 # All SQL is put together from these constants; values are always bound.
 _BETWEEN = f"SELECT {ENTRY_COLUMNS} FROM entries WHERE pos > ? AND pos <= ? ORDER BY pos LIMIT ?"  # noqa: S608
 _BETWEEN_REVERSE = _BETWEEN.replace("ORDER BY pos", "ORDER BY pos DESC")
+_ONE = f"SELECT {ENTRY_COLUMNS} FROM entries WHERE pos = ?"  # noqa: S608
+_FIRST_POS = "SELECT pos FROM entries WHERE pos > ? AND pos <= ? LIMIT 1"
 _OF_KINDS = "AND label IN (SELECT no FROM labels WHERE kind IN (SELECT value FROM json_each(?))) ORDER BY"
 _BETWEEN_KINDS = _BETWEEN.replace("ORDER BY", _OF_KINDS)
 _BETWEEN_KINDS_REVERSE = _BETWEEN_REVERSE.replace("ORDER BY", _OF_KINDS)
@@ -85,25 +87,45 @@ class View:
         if not found:
             raise NotFound(session)
         no, base, head, origin_no = found
-        if origin_no is None:
-            return [(no, base, head)]
-        parts: list[Any] = self.con.execute(ANCESTORS, (no, head)).fetchall()
-        return parts
+        if base is None or head is None:
+            raise damaged_row(session, "a column has no value")
+        return parts_of(self.con, (no, base, head), origin_no, session)
 
     # Entries by number.
 
     def read(self, scope: ScopeKey, session: str, range: Range, kinds: tuple[str, ...] | None) -> list[Entry]:
         parts = self.parts(scope, session)
+        if range.upto is None:
+            self._check_head(session, parts[0])
+        slices = _slices(parts, range)
         rows: list[tuple[Any, ...]] = []
-        for part in parts if range.reverse else reversed(parts):
-            left = range.limit - len(rows)
-            if left <= 0:
-                break
-            after, upto = max(range.after, part[1]), _least(range.upto, part[2])
-            if after < upto:
-                wanted = Range(after, upto, range.reverse, left)
-                rows += self._slice(session, part[0], wanted, kinds)
-        return self._entries(rows, session)
+        try:
+            for no, after, upto in slices:
+                left = range.limit - len(rows)
+                if left <= 0:
+                    break
+                rows += self._slice(session, no, Range(after, upto, range.reverse, left), kinds)
+        except (UnicodeDecodeError, apsw.CorruptError):
+            self._find_unreadable(session, slices)
+            raise
+        return entries_of(rows, self.names.labels_of(self.con, [row[2] for row in rows]), session)
+
+    def _check_head(self, session: str, own: Part) -> None:
+        """``Corrupt`` when an entry lies behind the head: a damaged head would hide it."""
+        no, _after, head = own
+        start = no << SEQ_BITS
+        behind = self.con.execute(_FIRST_POS, (start + head, start + SEQ_MASK)).get
+        if behind is not None:
+            raise damaged(session, behind & SEQ_MASK, f"it lies behind the head {head}, which must be wrong")
+
+    def _find_unreadable(self, session: str, slices: list[Part]) -> None:
+        """``Corrupt`` for the first entry that cannot be read by itself."""
+        for no, after, upto in slices:
+            for seq in range(after + 1, upto + 1):
+                try:
+                    self.con.execute(_ONE, ((no << SEQ_BITS) + seq,)).fetchone()
+                except (UnicodeDecodeError, apsw.CorruptError) as error:
+                    raise damaged(session, seq, f"it cannot be read ({error})") from error
 
     def _slice(self, session: str, no: int, range: Range, kinds: tuple[str, ...] | None) -> list[tuple[Any, ...]]:
         """Rows of one part. ``Corrupt`` when one is missing."""
@@ -143,9 +165,6 @@ class View:
             expected += -1 if range.reverse else 1
         raise damaged(session, expected, "it is missing")
 
-    def _entries(self, rows: list[tuple[Any, ...]], session: str) -> list[Entry]:
-        return entries_of(rows, self.names.labels_of(self.con, [row[2] for row in rows]), session)
-
     # Entries by ref.
 
     def by_ref_of(self, scope: ScopeKey, ref: str, session: str, range: Range, since_us: int | None) -> list[Hit]:
@@ -153,10 +172,9 @@ class View:
         parts = self.parts(scope, session)
         sql = _BY_SEQ_REVERSE if range.reverse else _BY_SEQ
         rows: list[tuple[Any, ...]] = []
-        for no, base, end in parts if range.reverse else reversed(parts):
+        for no, after, upto in _slices(parts, range):
             left = range.limit - len(rows)
-            after, upto = max(range.after, base), _least(range.upto, end)
-            if left > 0 and after < upto:
+            if left > 0:
                 bounds = (no, ref, after, upto, _FIRST_US if since_us is None else since_us, left)
                 rows += self.con.execute(sql, bounds).fetchall()
         owners = {no: self._id(no) for no in {row[0] for row in rows}}
@@ -195,8 +213,13 @@ class View:
         return [ScopeKey(*row) for row in rows.fetchall()]
 
 
-def _least(upto: int | None, end: int) -> int:
-    return end if upto is None else min(upto, end)
+def _slices(parts: list[Part], range: Range) -> list[Part]:
+    """What of the parts lies in the range, in the order of reading."""
+    found = [
+        (no, max(after, range.after), end if range.upto is None else min(end, range.upto)) for no, after, end in parts
+    ]
+    full = [part for part in found if part[1] < part[2]]
+    return full if range.reverse else full[::-1]
 
 
 def clip(limit: int) -> int:

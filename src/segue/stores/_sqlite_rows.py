@@ -33,20 +33,21 @@ _new_tuple: Any = tuple.__new__  # an Entry's own __new__ takes longer than all 
 
 
 class Row(NamedTuple):
-    """What a write has to know of a session."""
+    """What a write has to know of a session. The columns that are never null come first."""
 
     no: int
     scope_no: int
     id: str
-    key: str | None
     state: int
     is_pinned: int
     is_listed: int
     version: int
     head: int
     base: int
-    origin_no: int | None
     fence: int
+    active_us: int
+    key: str | None
+    origin_no: int | None
     lease_run: str | None
     lease_state: int | None
     lease_boot: str | None
@@ -55,15 +56,29 @@ class Row(NamedTuple):
     lease_holder: str | None
     idle_us: int | None
     expires_us: int | None
-    active_us: int
     usage: str | None
+
+
+_NEVER_NULL = Row._fields.index("key")
+
+
+def row_of(values: tuple[Any, ...], session: str) -> Row:
+    """
+    The row that these columns are.
+
+    Raises:
+        Corrupt: One of them has no value, which only damage can do.
+    """
+    if None in values[:_NEVER_NULL]:
+        raise damaged_row(session, "a column has no value")
+    return Row._make(values)
 
 
 ROW_OF = f"SELECT {', '.join(Row._fields)} FROM sessions WHERE scope_no = ? AND id = ? AND state < 3"  # noqa: S608
 
 # Who waits in the queue is judged by :boot and :tick.
 INFO_COLUMNS = """
-    s.no, s.id, s.key, p.format, p.title, s.state, s.head, s.base, s.fence, s.version, p.tags, p.metadata,
+    s.no, s.id, s.key, p.format, p.title, s.state, s.head, s.base, s.fence, s.version, p.tags, p.metadata, p.seal,
     s.is_pinned, s.is_listed, p.config, s.idle_us, s.expires_us, s.created_us, s.active_us, s.archived_us,
     s.usage, s.parent_id, s.parent_seq, s.parent_link, s.lease_run, s.lease_state, s.lease_boot,
     s.lease_tick_us, s.lease_until_us, s.lease_holder,
@@ -136,10 +151,12 @@ def tags_text(tags: Iterable[str]) -> str:
 def info_of(row: tuple[Any, ...], scope: ScopeKey, moment: Moment) -> SessionInfo:
     """A session's row, as ``INFO`` selects it."""
     (
-        _no, id, key, format, title, state, head, base, fence, version, tags, metadata, is_pinned, is_listed,
+        no, id, key, format, title, state, head, base, fence, version, tags, metadata, checksum, is_pinned, is_listed,
         config, idle_us, expires_us, created_us, active_us, archived_us, usage, parent_id, parent_seq, parent_link,
         run, lease_state, boot, tick_us, until_us, holder, waiting,
     ) = row  # fmt: skip
+    if checksum != profile_seal(no, format, title, tags, metadata, config):
+        raise damaged_row(id, "it does not match its checksum")
     lease = None
     if lease_state is not None:
         if moment.is_running(lease_state, boot, tick_us):
@@ -174,15 +191,18 @@ def info_of(row: tuple[Any, ...], scope: ScopeKey, moment: Moment) -> SessionInf
             waiting=waiting,
         )
     except (ValueError, TypeError, IndexError, OverflowError, msgspec.MsgspecError) as error:
-        raise Corrupt(
-            f"the row of session {id!r} is damaged ({error}); restore it from a backup, "
-            "or run segue verify to see all damage",
-            session=id,
-        ) from error
+        raise damaged_row(id, str(error)) from error
 
 
 def _time(us: int | None) -> datetime | None:
     return None if us is None else from_us(us)
+
+
+def profile_seal(  # noqa: PLR0917 - the columns in their order
+    no: int, format: str, title: str, tags: str, metadata: str, config: bytes | None
+) -> int:
+    """Checksum of what is in a session's profile."""
+    return zlib.crc32(_seal_bytes((no, format, title, tags, metadata, config)))
 
 
 def seal(  # noqa: PLR0917 - the columns in their order, and this runs for every entry
@@ -255,6 +275,14 @@ def _unpacked(code: int, stored: bytes, session: str, pos: int) -> bytes:
         return unpack(code, stored)
     except Corrupt as error:
         raise damaged(session, pos & SEQ_MASK, str(error)) from error
+
+
+def damaged_row(session: str, what: str) -> Corrupt:
+    return Corrupt(
+        f"the row of session {session!r} is damaged ({what}); restore it from a backup, "
+        "or run segue verify to see all damage",
+        session=session,
+    )
 
 
 def damaged(session: str, seq: int, what: str) -> Corrupt:

@@ -10,7 +10,19 @@ from segue.model import Parent, SessionInfo
 from segue.store import Create, Fork, Update
 
 from ._sqlite_append import add, sift
-from ._sqlite_rows import ACTIVE, ARCHIVED, ERASED, STATES, Row, due_us, metadata_text, shelf_of, tags_text
+from ._sqlite_rows import (
+    ACTIVE,
+    ARCHIVED,
+    ERASED,
+    STATES,
+    Row,
+    damaged_row,
+    due_us,
+    metadata_text,
+    profile_seal,
+    shelf_of,
+    tags_text,
+)
 from ._sqlite_work import Part, Work
 
 _FIND = "SELECT no, state, key, parent_id, parent_seq, parent_link FROM sessions WHERE scope_no = ? AND id = ?"
@@ -21,6 +33,12 @@ _INSERT = """
     VALUES (?, ?, ?, 0, ?, ?, ?, 1, ?, ?, ?, 0, ?, ?, ?, ?, ?, ?, ?, ?)
     RETURNING no
 """
+
+_PROFILE = """
+    INSERT OR REPLACE INTO profiles (session_no, format, title, tags, metadata, config, seal)
+    VALUES (?, ?, ?, ?, ?, ?, ?)
+"""
+_FIND_PROFILE = "SELECT format, title, tags, metadata, config, seal FROM profiles WHERE session_no = ?"
 
 _UPDATE = """
     UPDATE sessions SET key = ?, state = ?, shelf = ?, is_pinned = ?, is_listed = ?, version = ?,
@@ -75,10 +93,8 @@ def _make(work: Work, op: Create, parent: Parent | None, *, base: int = 0, share
         shared[0][0] if shared else None, *_link(parent), op.idle_us, op.expires_us, due, now, now,
     )  # fmt: skip
     no: int = con.execute(_INSERT, values).get
-    con.execute(
-        "INSERT INTO profiles (session_no, format, title, tags, metadata, config) VALUES (?, ?, ?, ?, ?, ?)",
-        (no, op.format, op.title, tags_text(op.tags), metadata_text(op.metadata), op.config),
-    )
+    profile = (no, op.format, op.title, tags_text(op.tags), metadata_text(op.metadata), op.config)
+    con.execute(_PROFILE, (*profile, profile_seal(*profile)))
     _add_tags(work, no, scope_no, op.tags)
     if new:
         add(work, work.row(op.scope, op.id), new, None)
@@ -138,13 +154,21 @@ def _change(work: Work, row: Row, op: Update, *, was: int) -> None:
 
 def _change_profile(work: Work, row: Row, op: Update) -> None:
     con, changes, no = work.con, op.changes, row.no
-    if "title" in changes:
-        con.execute("UPDATE profiles SET title = ? WHERE session_no = ?", (changes["title"], no))
-    if "config" in changes:
-        con.execute("UPDATE profiles SET config = ? WHERE session_no = ?", (changes["config"], no))
-    if "metadata" in changes:
-        con.execute("UPDATE profiles SET metadata = ? WHERE session_no = ?", (metadata_text(changes["metadata"]), no))
+    if not changes.keys() & {"title", "config", "metadata", "tags"}:
+        return
+    found: Any = con.execute(_FIND_PROFILE, (no,)).fetchone()
+    if found is None or found[-1] != profile_seal(no, *found[:-1]):
+        raise damaged_row(row.id, "its title, tags and metadata do not match their checksum")
+    format, title, tags, metadata, config, _seal = found
+    profile = (
+        no,
+        format,
+        changes.get("title", title),
+        tags_text(changes["tags"]) if "tags" in changes else tags,
+        metadata_text(changes["metadata"]) if "metadata" in changes else metadata,
+        changes.get("config", config),
+    )
+    con.execute(_PROFILE, (*profile, profile_seal(*profile)))
     if "tags" in changes:
-        con.execute("UPDATE profiles SET tags = ? WHERE session_no = ?", (tags_text(changes["tags"]), no))
         con.execute("DELETE FROM tags WHERE session_no = ?", (no,))
         _add_tags(work, no, row.scope_no, changes["tags"])

@@ -26,8 +26,9 @@ from ._sqlite_rows import (
     due_us,
     entries_of,
     info_of,
+    row_of,
     shelf_of,
-    usage_of,
+    usage_text,
 )
 
 FINDINGS_MAX = 1_000
@@ -142,7 +143,13 @@ def _session(con: apsw.Connection, no: int, moment: Moment) -> Iterator[Report]:
         return
     tenant, user, *rest = values
     scope = None if tenant is None else ScopeKey(tenant, user)
-    found = Found._make((scope, *rest[:5], Row._make(rest[5:])))
+    row = Row._make(rest[5:])
+    try:
+        row_of(row, row.id)
+    except Corrupt as error:
+        yield Report("damage", str(error), scope, row.id)
+        return
+    found = Found._make((scope, *rest[:5], row))
     if found.scope is None:
         yield found.damage("its owner is missing")
     if found.row.state == ERASED:
@@ -233,7 +240,7 @@ def _walk(con: apsw.Connection, row: Row) -> Iterator[tuple[int, Any]]:
         try:
             rows: list[Any] = con.execute(_SLICE, (start + seq, start + upto, CHUNK)).fetchall()
             there: dict[int, Any] = {entry[0] & SEQ_MASK: entry for entry in rows}
-        except (apsw.CorruptError, apsw.IOError):
+        except (apsw.CorruptError, apsw.IOError, UnicodeDecodeError):
             there = {each: _alone(con, row, each) for each in range(seq + 1, upto + 1)}
         for each in range(seq + 1, upto + 1):
             yield each, there.get(each)
@@ -243,7 +250,7 @@ def _walk(con: apsw.Connection, row: Row) -> Iterator[tuple[int, Any]]:
 def _alone(con: apsw.Connection, row: Row, seq: int) -> Any:
     try:
         return con.execute(_ONE, ((row.no << SEQ_BITS) + seq,)).fetchone()
-    except (apsw.CorruptError, apsw.IOError) as error:
+    except (apsw.CorruptError, apsw.IOError, UnicodeDecodeError) as error:
         return damaged(row.id, seq, f"it cannot be read ({error})")
 
 
@@ -272,5 +279,5 @@ def _indexes(con: apsw.Connection, found: Found, seen: _Seen, used: Usage | None
     refs: list[Any] = con.execute("SELECT ref, seq, created_us FROM refs WHERE session_no = ?", (row.no,)).fetchall()
     for _ref, seq, _us in sorted(seen.symmetric_difference(refs), key=lambda one: one[1])[:10]:
         yield found.damage(f"the index of refs does not match entry {seq}", seq)
-    if row.state != ERASED and (usage_of(row.usage) if row.usage else None) != used:
+    if row.state != ERASED and row.usage != (None if used is None else usage_text(used)):
         yield found.damage("its token totals are not the sum of its entries'")

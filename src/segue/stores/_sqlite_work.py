@@ -11,7 +11,7 @@ import apsw
 from segue.errors import NotFound
 from segue.model import ScopeKey, SessionInfo
 
-from ._sqlite_rows import INFO, ROW_OF, Label, Moment, Row, info_of
+from ._sqlite_rows import INFO, ROW_OF, Label, Moment, Row, damaged, info_of, row_of
 
 CACHE_MAX = 10_000
 """Most scopes, and most labels, that a handle remembers."""
@@ -20,10 +20,11 @@ Part = tuple[int, int, int]
 """Entries of a history: those of session number n with after < seq <= upto."""
 
 ANCESTORS = """
-    WITH RECURSIVE up (no, base, origin_no, upto) AS (
-        SELECT no, base, origin_no, ?2 FROM sessions WHERE no = ?1
+    WITH RECURSIVE up (no, base, origin_no, scope_no, upto) AS (
+        SELECT no, base, origin_no, scope_no, ?2 FROM sessions WHERE no = ?1
         UNION ALL
-        SELECT s.no, s.base, s.origin_no, up.base FROM sessions s JOIN up ON s.no = up.origin_no
+        SELECT s.no, s.base, s.origin_no, s.scope_no, up.base FROM up
+            JOIN sessions s ON s.no = up.origin_no AND s.scope_no = up.scope_no AND s.base < up.base
     )
     SELECT no, base, upto FROM up
 """
@@ -31,6 +32,21 @@ ANCESTORS = """
 _SCOPE_NO = "SELECT no FROM scopes WHERE tenant = ? AND user = ?"
 _LABEL_NO = "SELECT no FROM labels WHERE kind = ? AND format = ? AND origin = ?"
 _LABELS = "SELECT no, kind, format, origin FROM labels WHERE no IN (SELECT value FROM json_each(?))"
+
+
+def parts_of(con: apsw.Connection, own: Part, origin_no: int | None, session: str) -> list[Part]:
+    """
+    Where a session's history lies, newest part first.
+
+    Raises:
+        Corrupt: It does not reach back to the first entry.
+    """
+    parts: list[Any] = [own]
+    if origin_no is not None:
+        parts = con.execute(ANCESTORS, (own[0], own[2])).fetchall()
+    if parts[-1][1] != 0:
+        raise damaged(session, parts[-1][1], "the session that owns it cannot be found")
+    return parts
 
 
 class Names:
@@ -126,7 +142,7 @@ class Work:
         found = None if no is None else self.con.execute(ROW_OF, (no, session)).fetchone()
         if found is None:
             raise NotFound(session)
-        return Row._make(found)
+        return row_of(found, session)
 
     def info(self, scope: ScopeKey, no: int) -> SessionInfo:
         """The session's row as everybody sees it."""
@@ -137,10 +153,7 @@ class Work:
 
     def parts(self, row: Row) -> list[Part]:
         """Where the session's history lies, newest part first."""
-        if row.origin_no is None:
-            return [(row.no, row.base, row.head)]
-        found: list[Any] = self.con.execute(ANCESTORS, (row.no, row.head)).fetchall()
-        return found
+        return parts_of(self.con, (row.no, row.base, row.head), row.origin_no, row.id)
 
     def is_running(self, row: Row) -> bool:
         """Whether a run is active on the session."""

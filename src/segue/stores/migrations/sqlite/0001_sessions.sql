@@ -75,7 +75,8 @@ CREATE TABLE profiles (
     title TEXT NOT NULL,
     tags TEXT NOT NULL,                  -- a JSON array
     metadata TEXT NOT NULL,              -- a JSON object
-    config BLOB
+    config BLOB,
+    seal INTEGER NOT NULL                -- checksum of all this
 ) STRICT;
 
 CREATE TABLE tags (
