@@ -8,6 +8,7 @@ entry is kept in parts (kind ``claude.part``), which count only when the line th
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import logging
@@ -42,7 +43,7 @@ ROOT = "claude.root"
 """Ref of the lines that begin a conversation."""
 
 _PART_BYTES = codec.BODY_MAX_BYTES
-_TITLES = ("customTitle", "aiTitle", "lastPrompt", "summary")
+_TITLES = frozenset({"customTitle", "aiTitle", "lastPrompt", "summary"})
 _MISSING = object()
 _log = logging.getLogger("segue.claude")
 
@@ -204,8 +205,13 @@ def _blocks(entry: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def _parsed(stamp: object) -> datetime | None:
+    return _read_stamp(stamp) if isinstance(stamp, str) else None
+
+
+@functools.lru_cache(maxsize=256)  # the lines of a batch share stamps, and each is looked at twice
+def _read_stamp(stamp: str) -> datetime | None:
     try:
-        return datetime.fromisoformat(stamp) if isinstance(stamp, str) else None
+        return datetime.fromisoformat(stamp)
     except ValueError:
         return None
 
@@ -227,15 +233,18 @@ def _fold_marks(entries: Sequence[Mapping[str, Any]]) -> frozenset[int]:
     last of each title, tag and branch.
     """
     marks = {0} if entries else set()
-    marks.update([n for n, entry in enumerate(entries) if _is_text(entry.get("cwd"))][:1])
-    marks.update([n for n, entry in enumerate(entries) if _parsed(entry.get("timestamp")) is not None][:1])
-    branches = [n for n, entry in enumerate(entries) if isinstance(entry.get("gitBranch"), str)]
-    marks.update(branches[-1:])
+    cwd = stamp = branch = -1
     for n, entry in enumerate(entries):
-        is_title = entry.get("type") == "tag" or any(isinstance(entry.get(name), str) for name in _TITLES)
-        if is_title or (entry.get("type") == "user" and _origin(entry) == "user"):
+        if cwd < 0 and _is_text(entry.get("cwd")):
+            cwd = n
+        if stamp < 0 and _parsed(entry.get("timestamp")) is not None:
+            stamp = n
+        if isinstance(entry.get("gitBranch"), str):
+            branch = n
+        kind = entry.get("type")
+        if kind == "tag" or not _TITLES.isdisjoint(entry) or (kind == "user" and _origin(entry) == "user"):
             marks.add(n)
-    return frozenset(marks)
+    return frozenset(marks | {n for n in (cwd, stamp, branch) if n >= 0})
 
 
 class Spent:
@@ -252,7 +261,10 @@ class Spent:
         usage, name = _usage(message.get("usage")), message.get("id")
         if usage is None or not isinstance(name, str):
             return usage
-        before = self._last[1] if self._last[0] == name else Usage()
+        if self._last[0] != name:
+            self._last = (name, usage)
+            return usage
+        before = self._last[1]
         told = Usage(*(max(a, b) for a, b in zip(usage, before, strict=True)))
         self._last = (name, told)
         more = Usage(*(a - b for a, b in zip(told, before, strict=True)))

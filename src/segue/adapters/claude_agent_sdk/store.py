@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import logging
 import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-import anyio
-import anyio.to_thread
 from claude_agent_sdk import fold_session_summary
 
 import segue
@@ -27,6 +25,7 @@ from .lines import Batch
 from .mirror import Forked, Mirror
 from .place import Place
 from .spool import Record, Spool
+from .threads import Threads
 from .turn import Turn
 from .writers import Writer
 
@@ -90,6 +89,7 @@ class SegueSessionStore:
             scope = where
         self.project = project
         self._mirror = Mirror(scope, fold_session_summary, on_fork)
+        self._threads = Threads("segue-claude")
         self._patience = patience.total_seconds()
         self._sender = Sender(self._mirror, Spool(spool)) if isinstance(spool, str | os.PathLike) else None
 
@@ -129,12 +129,15 @@ class SegueSessionStore:
         place = self.place(key)
         sending = Sending(self._mirror, place, entries, writer=self._mirror.writers.of(place.main))
         if self._sender is None:
-            await _hop(sending.store)
+            await self.hop(sending.store)
             return
-        with anyio.move_on_after(self._patience):
-            await _hop(self._sender.send, sending)
-            return
-        await _hop(self._sender.spool, sending)
+        sent = self._threads.start(self._sender.send, sending)
+        await asyncio.wait([sent], timeout=self._patience)
+        if sent.done():
+            sent.result()
+        else:
+            sent.add_done_callback(_heard)
+            await self.hop(self._sender.spool, sending)
 
     async def load(self, key: SessionKey) -> list[SessionStoreEntry] | None:
         """
@@ -212,8 +215,8 @@ class SegueSessionStore:
             self._sender.send(sending)
 
     async def hop(self, function: Callable[..., T], *args: Any) -> T:
-        """(inner) Blocking code on a thread, in this context."""
-        return await _hop(function, *args)
+        """(inner) Blocking code on a thread, in this context. Cancelling stops the waiting, not the code."""
+        return await self._threads.start(function, *args)
 
     async def drain(self) -> int:
         """
@@ -224,11 +227,11 @@ class SegueSessionStore:
         """
         if self._sender is None:
             return 0
-        return await _hop(self._sender.drain)
+        return await self.hop(self._sender.drain)
 
     async def aclose(self) -> None:
         """Send what is in the spool if the store takes it, then release everything. Idempotent."""
-        await _hop(self.close)
+        await self.hop(self.close)
 
     def close(self) -> None:
         """The same for blocking code."""
@@ -236,6 +239,7 @@ class SegueSessionStore:
             self._sender.close()
         if self._database is not None:
             self._database.close()
+        self._threads.close()
 
     def __enter__(self) -> Self:
         return self
@@ -252,8 +256,8 @@ class SegueSessionStore:
     async def _asked(self, function: Callable[..., T], *args: Any) -> T:
         """A question: asked after what waits in the spool was sent, so that the answer has it."""
         if self._sender is not None and self._sender.is_waiting:
-            await _hop(self._sender.drain)
-        return await _hop(function, *args)
+            await self.hop(self._sender.drain)
+        return await self.hop(function, *args)
 
 
 class Sending:
@@ -376,9 +380,10 @@ class Sender:
                 self.drain()
 
 
-async def _hop(function: Callable[..., T], *args: Any) -> T:
-    """Blocking code on a thread. Cancelling stops the waiting; what was begun is finished."""
-    return await anyio.to_thread.run_sync(partial(function, *args), abandon_on_cancel=True)
+def _heard(sent: asyncio.Future[None]) -> None:
+    """The lines are in the spool; how the first attempt ended is of no more interest."""
+    if not sent.cancelled():
+        sent.exception()
 
 
 def _mtime(info: SessionInfo) -> int:
