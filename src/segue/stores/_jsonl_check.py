@@ -13,7 +13,7 @@ from segue.model import ScopeKey
 from segue.store import Report
 
 from ._jsonl_disk import LOCK, Folder, FolderLock, Place
-from ._jsonl_names import INDEX, LEASE, SESSION, TEMPORARY, TORN, lease_file, session_file
+from ._jsonl_names import INDEX, LEASE, SESSION, TEMPORARY, lease_file, session_file, torn_files
 from ._jsonl_read import Moved, fetch
 from ._jsonl_shelf import Shelf, scopes_of
 from ._jsonl_table import Span, Table
@@ -180,7 +180,7 @@ class _Odd:
             return
         if not stat.S_ISREG(found.st_mode):
             self._links.append(path)
-        elif TORN in name:
+        elif torn_files([name]):
             self._torn.append(path)
         elif name.startswith(TEMPORARY):
             self._left.append(path)

@@ -59,14 +59,16 @@ class Disk:
 
     def sync(self, file: int) -> None:
         """Make the content of a file, or the names in a directory, survive a power loss."""
-        if sys.platform == "darwin":
-            fcntl.fcntl(file, fcntl.F_FULLFSYNC)
-        else:
-            os.fsync(file)
+        if sys.platform == "darwin":  # its fsync stops at the drive's cache
+            with suppress(OSError):
+                fcntl.fcntl(file, fcntl.F_FULLFSYNC)
+                return
+        os.fsync(file)
 
     def mkdir(self, name: str, at: int) -> None:
         """Make a private directory."""
         os.mkdir(name, DIRECTORY_MODE, dir_fd=at)
+        os.chmod(name, DIRECTORY_MODE, dir_fd=at)
 
     def rename(self, old: str, new: str, at: int) -> None:
         """Put a file in the place of another, in one step."""
@@ -257,6 +259,7 @@ def make_folder(path: Path) -> None:
             make_folder(path.parent)
         with suppress(FileExistsError):
             path.mkdir(DIRECTORY_MODE)
+            path.chmod(DIRECTORY_MODE)
         parent = os.open(path.parent, os.O_RDONLY | os.O_CLOEXEC)
         try:
             os.fsync(parent)
@@ -279,15 +282,18 @@ class FolderLock:
         self._fd = -1
 
     @contextmanager
-    def held(self) -> Iterator[None]:
+    def held(self, wait_seconds: float | None = None) -> Iterator[None]:
         """
         The lock, for one commit.
+
+        Args:
+            wait_seconds: How long to wait for it, where not as long as the handle may.
 
         Raises:
             Locked: Another process holds it for longer than the handle may wait.
         """
         with mapped(self._top.shown(LOCK)):
-            self._take()
+            self._take(self._wait_seconds if wait_seconds is None else wait_seconds)
         try:
             yield
         finally:
@@ -313,8 +319,8 @@ class FolderLock:
             os.close(self._fd)
             self._fd = -1
 
-    def _take(self) -> None:
-        until = time.monotonic() + self._wait_seconds
+    def _take(self, wait_seconds: float) -> None:
+        until = time.monotonic() + wait_seconds
         pause = 0.0002
         while True:
             self._open()
@@ -334,6 +340,8 @@ class FolderLock:
         if self._fd < 0:
             flags = os.O_RDWR | os.O_CREAT | _FLAGS
             self._fd = os.open(LOCK, flags, PRIVATE, dir_fd=self._top.fd)
+            if not os.fstat(self._fd).st_mode & stat.S_IRUSR:  # made under a strange umask
+                os.fchmod(self._fd, PRIVATE)
 
     def _is_current(self) -> bool:
         found, mine = self._top.stat(LOCK), os.fstat(self._fd)

@@ -14,7 +14,7 @@ from segue.store import Erase, Erased, Hollow
 
 from ._jsonl_disk import Place, mapped
 from ._jsonl_lines import FORMAT, EntryLine, Header, LeaseLine, RowLine, body_part, moment, parsed, sealed
-from ._jsonl_names import INDEX, TEMPORARY, TORN, lease_file, session_file
+from ._jsonl_names import INDEX, TEMPORARY, lease_file, session_file, torn_files
 from ._jsonl_read import damaged
 from ._jsonl_shelf import Shelf
 from ._jsonl_table import Moment, Span, Table
@@ -54,7 +54,8 @@ class Eraser:
         with self._writer.rewriting(place):
             if full:
                 place.replace(session_file(op.session), _hollowed(place, table, full, lease))
-                for name in _torn_files(names, session_file(op.session)):
+                leftover = [name for name in names if name.startswith(TEMPORARY)]
+                for name in leftover + torn_files(names, session_file(op.session)):
                     place.remove(name)
         self._forget(op.scope, op.session)
         return len(full)
@@ -147,7 +148,7 @@ class Eraser:
             if summary.head > max(need, summary.base):
                 gone += summary.head - max(need, summary.base)
                 self._bury(place, scope, stone, upto=need)
-            leftover += _torn_files(names, file)
+            leftover += torn_files(names, file)
             leftover += [lease_file(file)] if lease_file(file) in names else []
         with self._writer.rewriting(place):
             for name in leftover:
@@ -219,8 +220,3 @@ def _line_at(opened: int, table: Table, span: Span, where: str) -> tuple[EntryLi
     if not isinstance(head, EntryLine) or head.seq != span.seq:
         raise damaged(table.summary.session, span.seq, where)
     return head, line
-
-
-def _torn_files(names: Sequence[str], file: str) -> list[str]:
-    """What was set aside of a session's file."""
-    return [name for name in names if name.startswith(file + TORN)]

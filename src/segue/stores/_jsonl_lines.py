@@ -34,7 +34,9 @@ FORMAT = 1
 
 _CRC = b',"crc":"'
 _CRC_BYTES = len(_CRC) + 8 + 1  # the member with its value and the closing quote
-_MARKS = (b'{"seq":', b'"crc":"', b'"digest":"')
+_BEGINS = (b'{"seq":', b'{"row":', b'{"lease":', b'{"segue":')
+_MARKS = (b'"crc":"', b'"digest":"', b'"state":"', b'"fence":', b'"erased":"')
+_SEAM = re.compile(rb'\}[^\n](?=\{"(?:seq|row|lease|segue)":)', re.DOTALL)
 _SEQ = re.compile(rb'"seq":(\d{1,15})[,}]')
 _YEARS = (-62_135_596_800_000_000, 253_402_300_799_999_999)  # what a date can say, in microseconds since 1970
 
@@ -247,7 +249,8 @@ class Line(NamedTuple):
     """
     A line of a file. ``head`` is None where it is damaged, or not ours (``is_foreign``).
 
-    ``start`` and ``end`` are its place in the file, the line feed not counted.
+    ``start`` and ``end`` are its place in the file, the line feed not counted. ``is_glued``: the line
+    feed before it is damaged.
     """
 
     start: int
@@ -255,7 +258,9 @@ class Line(NamedTuple):
     head: Head | None
     has_nul: bool
     is_foreign: bool
-    seq_max: int  # of a damaged line: the highest seq that can be read in it
+    was_entry: bool = False  # a damaged line that seems to have held one
+    seq_max: int = 0  # the highest seq that can be read in a damaged line
+    is_glued: bool = False
 
     @property
     def part(self) -> Part:
@@ -267,12 +272,14 @@ def parsed(data: bytes, start: int, end: int, *, offset: int, seed: int) -> Line
     """The line in ``data[start:end]``; the file holds ``data`` at ``offset``."""
     head = _head_of(data, start, end, seed)
     if head is not None:
-        return Line(offset + start, offset + end, head, data.find(b"\0", start, end) >= 0, False, 0)
+        return Line(offset + start, offset + end, head, data.find(b"\0", start, end) >= 0, is_foreign=False)
     line = data[start:end]
     has_nul = b"\0" in line
-    is_foreign = not has_nul and sum(mark in line for mark in _MARKS) < 2 and not line.startswith(b'{"segue":')
+    # Each of our lines has three of the marks, so one that is damaged in one place still shows two.
+    is_foreign = not has_nul and line.startswith(_BEGINS) + sum(mark in line for mark in _MARKS) < 2
     seqs = [int(seq) for seq in _SEQ.findall(line)]
-    return Line(offset + start, offset + end, None, has_nul, is_foreign, max(seqs, default=0))
+    was_entry = not is_foreign and (line.startswith(b'{"seq":') or b'"digest":"' in line)
+    return Line(offset + start, offset + end, None, has_nul, is_foreign, was_entry, max(seqs, default=0))
 
 
 def _head_of(data: bytes, start: int, end: int, seed: int) -> Head | None:
@@ -300,8 +307,35 @@ def lines_of(data: bytes, *, offset: int, seed: int) -> Iterator[Line]:
     """The lines of a piece of a file, as far as they end with a line feed."""
     start = 0
     while (end := data.find(b"\n", start)) >= 0:
-        yield parsed(data, start, end, offset=offset, seed=seed)
+        line = parsed(data, start, end, offset=offset, seed=seed)
+        if line.head is None or isinstance(line.head, EntryLine):
+            seams = [at for begin in _BEGINS if (at := data.find(begin, start + 1, end)) >= 0]
+            if seams and not _is_intact(line, data[start:end]):
+                yield from _unglued(line, data, end, offset=offset, seed=seed)
+                start = end + 1
+                continue
+        yield line
         start = end + 1
+
+
+def _is_intact(line: Line, text: bytes) -> bool:
+    try:
+        return isinstance(line.head, EntryLine) and codec.digest(_body_of(text)).hex() == line.head.digest
+    except ValueError:
+        return False
+
+
+def _unglued(line: Line, data: bytes, end: int, *, offset: int, seed: int) -> Iterator[Line]:
+    """The lines in what looks like one, where damaged line feeds made them that; else the line as it is."""
+    is_glued = False
+    start = line.start - offset
+    for seam in _SEAM.finditer(data, start + 1, end):
+        rest = parsed(data, seam.start() + 2, end, offset=offset, seed=seed)
+        before = parsed(data, start, seam.start() + 1, offset=offset, seed=seed)
+        if rest.head is not None or before.head is not None:
+            yield before._replace(is_glued=is_glued)
+            start, line, is_glued = seam.start() + 2, rest, True
+    yield line._replace(is_glued=is_glued)
 
 
 def entry_of(head: EntryLine, line: bytes) -> Entry:
@@ -341,7 +375,7 @@ def _body_of(line: bytes) -> bytes:
             return _text.decode(member[8:]).encode()
         except msgspec.MsgspecError as error:
             raise ValueError(str(error)) from error
-    if member.startswith(b',"base64":"'):
+    if member.startswith(b',"base64":"') and member.endswith(b'"'):
         try:
             return base64.b64decode(member[11:-1], validate=True)
         except binascii.Error as error:

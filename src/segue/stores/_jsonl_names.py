@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Iterable
+from datetime import datetime
 from functools import lru_cache
 from urllib.parse import unquote_to_bytes
 
@@ -23,6 +25,7 @@ TEMPORARY = ".tmp-"
 _LONG = 200  # with the longest suffix still below the 255 bytes of common file systems
 _KEPT = 120
 _PLAIN = frozenset(b"abcdefghijklmnopqrstuvwxyz0123456789_-.")
+_TORN = re.compile(r"\.jsonl\.torn-\d{8}T\d{6}\.\d{6}Z$")
 _RESERVED = re.compile(r"(?:con|prn|aux|nul|com\d|lpt\d)(?:\.|$)|segue\.")
 
 
@@ -62,3 +65,13 @@ def session_file(session: str) -> str:
 def lease_file(session_file: str) -> str:
     """The file beside it that holds its lease and queue."""
     return session_file.removesuffix(SESSION) + LEASE
+
+
+def torn_file(session_file: str, moment: datetime) -> str:
+    """The file to which the torn end of a session's is moved."""
+    return f"{session_file}{TORN}{moment:%Y%m%dT%H%M%S.%fZ}"
+
+
+def torn_files(names: Iterable[str], session_file: str = "") -> list[str]:
+    """Those of the names that were set aside, of one session's file or of any. A session may be named like one."""
+    return [name for name in names if _TORN.search(name) and (not session_file or name.startswith(session_file + TORN))]

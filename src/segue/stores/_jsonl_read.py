@@ -55,6 +55,20 @@ def fetch(place: Place, table: Table, spans: Sequence[Span], *, session: str) ->
     return [found[span.seq] for span in spans]
 
 
+def known_at(place: Place, table: Table, seq: int) -> tuple[str, bytes]:
+    """Id and digest of an entry, whatever its body is like by now."""
+    file, span = session_file(table.summary.session), table.spans().span(seq)
+    try:
+        with place.reading(file) as opened, mapped(place.shown(file)):
+            line = os.pread(opened, span.size, span.offset)
+    except FileNotFoundError:
+        raise Moved from None
+    head = parsed(line, 0, len(line), offset=span.offset, seed=table.seed).head
+    if not isinstance(head, EntryLine) or head.seq != seq:
+        raise damaged(table.summary.session, seq, place.shown(file))
+    return head.id, bytes.fromhex(head.digest)
+
+
 def damaged(session: str, seq: int, where: str) -> Corrupt:
     """The error for an entry that is damaged or missing."""
     return Corrupt(

@@ -121,21 +121,19 @@ class Staged:
         self.says_beside = True
 
     def _set_lease(self, **changes: Any) -> None:
-        self.lease = msgspec.structs.replace(self.lease, rev=self.lease.rev + 1, **changes)
+        self.lease = msgspec.structs.replace(self.lease, rev=self.lease.rev + 1, part=None, **changes)
 
     def data(self) -> bytes:
         """The lines that are added, which say that they belong together."""
         seed, count = seed_of(*self.scope, self.summary.session), len(self.heads)
-        if count == 1:
-            return b"".join(sealed(head, seed, body) for head, body in self.heads)
-        numbered = enumerate(self.heads, 1)
         return b"".join(
-            sealed(msgspec.structs.replace(head, part=(no, count)), seed, body) for no, (head, body) in numbered
+            sealed(msgspec.structs.replace(head, part=(no, count) if count > 1 else None), seed, body)
+            for no, (head, body) in enumerate(self.heads, 1)
         )
 
     def data_beside(self) -> bytes:
         """The line that the lease file gets."""
-        return sealed(self.lease, seed_of(*self.scope, self.summary.session))
+        return sealed(msgspec.structs.replace(self.lease, part=None), seed_of(*self.scope, self.summary.session))
 
 
 def begun(op: Create, *, base: int, shares: tuple[tuple[str, int], ...], now: int) -> Staged:

@@ -116,8 +116,8 @@ class Summary:
 
     def _unsure(self) -> Corrupt:
         return Corrupt(
-            f"session {self.session!r}: a line with its attributes or its lease is damaged; its entries stay "
-            "readable: restore the file from a backup, or fork the session and erase this one",
+            f"session {self.session!r}: a line with its attributes or its lease is damaged; its entries stay readable. "
+            "Restore the file from a backup, or remove that line (segue verify names it) to go back to the one before",
             session=self.session,
         )
 
@@ -258,6 +258,11 @@ class Entries:
             found.append(seq)
 
 
+def _is_cut(lines: Sequence[Line]) -> bool:
+    """Whether these are the first lines of a write whose last are not there."""
+    return all(line.head and not line.has_nul and line.part[0] == no for no, line in enumerate(lines, 1))
+
+
 class Finding(NamedTuple):
     """Something in a file that is not as it was written."""
 
@@ -305,9 +310,8 @@ class Table:
         self.seed = seed_of(*scope, session)
         self._probes = (b"", b"")
         self._pending: list[Line] = []
-        self._unassigned = 0  # damaged lines of which is not known yet what they held
+        self._unassigned: list[Line] = []  # damaged lines of which is not known yet what they held
         self._restated: set[str] = set()
-        self._tail_seq = 0  # the seq that a damaged line at the end seems to have held
 
     @classmethod
     def summarised(cls, scope: ScopeKey, summary: Summary, sign: Sign) -> Table:
@@ -384,7 +388,7 @@ class Table:
         while at < size:
             feed = os.pread(opened, min(_PIECE_BYTES, size - at), at).find(b"\n")
             if feed >= 0:
-                self._take(Line(start, at + feed, None, False, True, 0))
+                self._take(Line(start, at + feed, None, has_nul=False, is_foreign=True))
                 return at + feed + 1
             at += _PIECE_BYTES
         return size
@@ -400,8 +404,7 @@ class Table:
         if not self._pending and not rest:
             self._resolve(at_end=True)
             return
-        is_cut = bool(rest) or all(line.head and not line.has_nul for line in self._pending)
-        if is_cut or self._is_torn_by_nuls(opened, size):
+        if rest or _is_cut(self._pending) or self._is_torn_by_nuls(opened, size):
             self.torn = size - self.end
             return
         for line in self._pending:
@@ -442,6 +445,8 @@ class Table:
     def _accept(self, line: Line) -> None:
         self.end = line.end + 1
         head = line.head
+        if line.is_glued:
+            self.findings.append(Finding(f"the line feed before byte {line.start} is damaged"))
         if isinstance(head, EntryLine):
             self._accept_entry(line, head)
         elif isinstance(head, RowLine):
@@ -469,26 +474,26 @@ class Table:
             self.findings.append(Finding(f"the line at byte {line.start} is not Segue's", is_damage=False))
             return
         self.findings.append(Finding(f"the line at byte {line.start} is damaged"))
-        self._unassigned += 1
+        self._unassigned.append(line)
         self._restated.clear()
-        if line.seq_max and self.summary.head < line.seq_max <= self.summary.head + self._unassigned + 1:
-            self._tail_seq = line.seq_max
 
     def _accept_entry(self, line: Line, head: EntryLine) -> None:
         summary, entries = self.summary, self.spans()
         if summary.header is None and not len(entries):
-            summary.base = summary.head = head.seq - 1  # the first line is damaged: this one tells
-            entries = self.entries = Entries(summary.base)
+            base = summary.base = summary.head = head.seq - 1  # the first line is damaged: this one tells
+            entries = self.entries = Entries(base)
+            if base:
+                self.findings.append(Finding(f"nothing says whose entries 1 to {base} are", base))
         gap = head.seq - summary.head - 1
         if gap < 0:
             self._accept_again(line, head)
             return
         if gap > GAP_MAX:
-            self._accept_bad(line._replace(head=None, seq_max=0))
+            self._accept_bad(line._replace(head=None))
             return
         for _ in range(gap):
             self._add_damaged()
-        self._unassigned = max(0, self._unassigned - gap)
+        del self._unassigned[:gap]
         self._resolve()
         entries.add(line, head)
         summary.head = head.seq
@@ -516,16 +521,19 @@ class Table:
         """
         Decide what damaged lines held that no missing entry accounts for.
 
-        Before another entry they held none, so the attributes or the lease. Behind the last one the seq
-        that can be read in them tells; where none can, nobody knows, and no more is written to the session.
+        Before another entry they held none, so the attributes or the lease. Behind the last one they held
+        entries where they look so; of the others nobody knows, and no more is written to the session.
         """
         summary = self.summary
         if at_end:
-            while self._unassigned and summary.head < self._tail_seq:
-                self._unassigned -= 1
+            count = sum(line.was_entry for line in self._unassigned)
+            upto = summary.head + count
+            # A flipped bit may have cut a line in two: the seq that can be read is the better witness.
+            seen = max((line.seq_max for line in self._unassigned if summary.head < line.seq_max <= upto), default=upto)
+            del self._unassigned[: seen - summary.head]
+            while summary.head < seen:
                 self._add_damaged()
         if self._unassigned:
             summary.is_row_unsure = summary.is_row_unsure or at_end or "row" not in self._restated
             summary.is_lease_unsure = summary.is_lease_unsure or at_end or "lease" not in self._restated
-        self._unassigned = 0
-        self._tail_seq = 0
+        self._unassigned = []

@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple, assert_never
 
+import msgspec
+
 from segue.errors import (
     Archived,
     Busy,
@@ -46,7 +48,7 @@ from ._jsonl_disk import Folder, Place, mapped
 from ._jsonl_erase import Eraser
 from ._jsonl_lines import LeaseOf, Ticket, lease_of, moment
 from ._jsonl_names import lease_file, session_file
-from ._jsonl_read import damaged, fetch
+from ._jsonl_read import damaged, known_at
 from ._jsonl_shelf import Shelf
 from ._jsonl_staged import Staged, begun, columns, due_us, same_parent
 from ._jsonl_table import Moment, Table
@@ -106,9 +108,9 @@ class Work:
             self._flush()
         finally:
             self._close_places()
-        first = self._results[0]
-        if isinstance(first, Unavailable) and all(isinstance(result, Unavailable) for result in self._results):
-            raise first
+        refused = [result for result in self._results if isinstance(result, Unavailable)]
+        if refused and len(refused) == len(self._results):
+            raise refused[0]
         return self._results
 
     def _do(self, op: Op) -> Result:
@@ -181,7 +183,7 @@ class Work:
     def _fork(self, op: Fork) -> SessionInfo:
         create = op.create
         if create.parent is None:
-            create = replace(create, parent=Parent(op.source, op.at))
+            create = msgspec.structs.replace(create, parent=Parent(op.source, op.at))
         again = self._again(create)
         if again is not None:
             return again
@@ -285,9 +287,9 @@ class Work:
             table = self._table(staged, owner)
             seq = table.spans().seq_of(entry_id) if table else 0
             if table and 0 < seq <= upto:
-                (entry,) = fetch(self._place(staged.scope, session), table, [table.spans().span(seq)], session=session)
-                if entry.id == entry_id:
-                    return entry.seq, entry.digest
+                known, digest = known_at(self._place(staged.scope, session), table, seq)
+                if known == entry_id:
+                    return seq, digest
         return None
 
     def _table(self, staged: Staged, owner: str) -> Table | None:

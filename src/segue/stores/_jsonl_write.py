@@ -19,7 +19,7 @@ from segue.errors import OutcomeUnknown, ReadOnly, Unavailable
 from segue.model import ScopeKey, from_us
 
 from ._jsonl_disk import Disk, Folder, Place, mapped, typed, write_all
-from ._jsonl_names import TORN, file_of, session_file
+from ._jsonl_names import file_of, session_file, torn_file
 from ._jsonl_shelf import Shelf
 from ._jsonl_table import Table
 
@@ -204,6 +204,7 @@ class Writer:
             raise self._unknown(error, write.file) from error
 
     def _publish(self, writes: Sequence[Write], *, is_durable: bool) -> None:
+        """Let readers of this handle see what is durable now, as any other reads it: from the file."""
         for write in writes:
             if write.session is None:
                 continue
@@ -213,7 +214,14 @@ class Writer:
                 with suppress(OSError), self._folder.scope(write.scope) as place:
                     table = self._shelf.table(place, write.scope, write.session)
                     if table is not None and is_durable:
-                        table.proven = table.end
+                        self._check_is_read_back(write, table)
+
+    def _check_is_read_back(self, write: Write, table: Table) -> None:
+        end = (write.end or 0) + len(write.data)
+        if table.end < end:
+            self.refuses = f"{write.file} was written up to byte {end}, and is read up to byte {table.end}"
+            raise OutcomeUnknown(f"{self.refuses}: open the store again and call with the same ids")
+        table.proven = table.end
 
     def _unknown(self, error: OSError, what: str) -> OutcomeUnknown:
         self.refuses = f"{self._folder.path}: {what}: {os.strerror(error.errno or 0)}"
@@ -283,8 +291,7 @@ class Writer:
             os.close(opened)
 
     def _set_aside(self, place: Place, file: str, table: Table, now: int) -> None:
-        stamp = from_us(now).strftime("%Y%m%dT%H%M%S.%fZ")
-        aside = f"{file}{TORN}{stamp}"
+        aside = torn_file(file, from_us(now))
         if not table.is_there:
             self._disk.rename(file, aside, place.fd)
             place.sync()

@@ -31,7 +31,7 @@ from segue.store import READ_MAX, Filter, Op, Page, Report, Result
 from ._jsonl_check import Checker
 from ._jsonl_disk import LOCK, Disk, Folder, FolderLock, Place, make_folder, mapped
 from ._jsonl_lines import FORMAT
-from ._jsonl_names import INDEX
+from ._jsonl_names import INDEX, LEASE, SESSION, TEMPORARY
 from ._jsonl_read import Moved, damaged, fetch
 from ._jsonl_shelf import Shelf, scopes_of
 from ._jsonl_table import Moment, Span, Summary, Table
@@ -52,8 +52,14 @@ INDEX_EVERY = 1_000
 INDEX_MIN = 16
 """Fewest sessions for which a scope gets an index file."""
 
+CLOSE_WAIT_SECONDS = 0.2
+"""How long ``close`` waits for the lock to write the index files; it does without them then."""
+
 _TRIES = 20
-_IGNORED = f"{LOCK}\n*.lease\n{INDEX}\n.tmp-*\n"
+_FOR_GIT = {
+    ".gitignore": f"{LOCK}\n*{LEASE}\n{INDEX}\n{TEMPORARY}*\n",
+    ".gitattributes": f"*{SESSION} -text\n",  # git must not touch line ends
+}
 
 T = TypeVar("T")
 Wanted = tuple[Table, list[Span]]
@@ -137,8 +143,9 @@ class JsonlStore:
                     where="folder",
                 )
             with self._writer.rewriting(top):
-                if top.stat(".gitignore") is None:
-                    top.replace(".gitignore", [_IGNORED.encode()])
+                for name, text in _FOR_GIT.items():
+                    if top.stat(name) is None:
+                        top.replace(name, [text.encode()])
                 top.replace(ABOUT, [msgspec.json.encode(_About(FORMAT)) + b"\n"])
 
     def _is_ours(self) -> bool:
@@ -326,7 +333,7 @@ class JsonlStore:
             while self._users:
                 self._gate.wait()
         if not self._is_read_only and not self._writer.refuses:
-            with suppress(SegueError, OSError), self._lock.held():
+            with suppress(SegueError, OSError), self._lock.held(CLOSE_WAIT_SECONDS):
                 self._save_indexes(1)
         self._writer.close()
         self._lock.close()
