@@ -262,9 +262,9 @@ def _join(name: str) -> str:
     folder.mkdir(mode=0o755, exist_ok=True)
     with (folder / f"{name}.start").open("w") as door:
         fcntl.flock(door, fcntl.LOCK_EX)
-        users = (folder / f"{name}.users").open("w")
+        # Never closed: the kernel drops the lock with the process, however that ends.
+        users = os.open(folder / f"{name}.users", os.O_RDWR | os.O_CREAT, 0o644)
         fcntl.flock(users, fcntl.LOCK_SH)  # waits while a supervisor that found itself alone cleans up
-        _held.append(users)
         state = folder / f"{name}.json"
         if not state.exists():
             _supervised(name, folder, state)
@@ -274,24 +274,16 @@ def _join(name: str) -> str:
     return str(answer["url"])
 
 
-_held: list[object] = []
-"""Open files whose locks say that this process uses a server; they end with the process."""
-
-
 def _supervised(name: str, folder: Path, state: Path) -> None:
     command = [sys.executable, __file__, name, str(folder)]
     with (folder / f"{name}.supervisor").open("wb") as log:
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
-    _children.append(process)
     until = time.monotonic() + START_SECONDS
     while not state.exists():
         if process.poll() is not None or time.monotonic() > until:
             raise RuntimeError((folder / f"{name}.supervisor").read_text(errors="replace"))
         time.sleep(0.02)
-
-
-_children: list[subprocess.Popen[bytes]] = []
-"""Supervisors outlive this process on purpose; kept so that nobody warns of them."""
+    process.returncode = 0  # it outlives this process on purpose: nobody is to warn of it
 
 
 def supervise(name: str, folder: Path) -> None:

@@ -7,10 +7,11 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+import psycopg
 import pytest
 
 import servers
-from segue.stores.postgres import PostgresStore
+from segue.stores.postgres import PostgresStore, apply
 from segue.testing import StoreSuite
 
 pytestmark = pytest.mark.server
@@ -35,3 +36,39 @@ def schema_of(directory: Path) -> str:
 class TestPostgresStore(StoreSuite):
     def make_store(self, directory: Path) -> PostgresStore:
         return PostgresStore(os.environ[DIRECT], schema=schema_of(directory), pool_size=4)
+
+
+@pytest.fixture(scope="module")
+def pooled_url(direct_url: str) -> Iterator[str]:
+    """The module's database through a pooler in transaction mode."""
+    with servers.pgbouncer(direct_url) as bouncer, pytest.MonkeyPatch.context() as patch:
+        patch.setenv(POOLED, bouncer.url(direct_url))
+        yield bouncer.url(direct_url)
+
+
+@pytest.mark.usefixtures("pooled_url")
+class TestThroughPgbouncer(StoreSuite):
+    """The same through a pooler, which gives each transaction another connection."""
+
+    def make_store(self, directory: Path) -> PostgresStore:
+        return PostgresStore(os.environ[POOLED], schema=schema_of(directory), pool_size=4)
+
+
+@pytest.fixture(scope="module")
+def app_url(direct_url: str) -> str:
+    """The module's database for a user who is neither owner nor superuser."""
+    with psycopg.connect(direct_url, autocommit=True) as admin:
+        if not admin.execute("SELECT FROM pg_roles WHERE rolname = 'segue_app'").fetchone():
+            admin.execute("CREATE ROLE segue_app LOGIN NOSUPERUSER NOBYPASSRLS")
+    return direct_url.replace("segue@", "segue_app@")
+
+
+@pytest.mark.usefixtures("app_url")
+class TestRowSecurity(StoreSuite):
+    """The same as a user to whom the database shows one scope at a time."""
+
+    def make_store(self, directory: Path) -> PostgresStore:
+        schema, owner = schema_of(directory), os.environ[DIRECT]
+        apply(owner, schema=schema, row_security=True, app_user="segue_app")
+        url = owner.replace("segue@", "segue_app@")
+        return PostgresStore(url, schema=schema, row_security=True, migrate=False, pool_size=4)

@@ -269,7 +269,7 @@ def _create(op: Create, source: str | None = None, at: int | None = None) -> _Pa
 def _fork(op: Fork) -> _Parts:
     create = op.create
     if create.parent is None:
-        fields = {name: getattr(create, name) for name in create.__slots__}
+        fields = {name: getattr(create, name) for name in create.__struct_fields__}
         create = Create(**fields | {"parent": Parent(op.source, op.at)})
     return _create(create, op.source, op.at)
 

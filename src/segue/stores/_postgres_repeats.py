@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
+
+from msgspec.structs import replace
 
 from segue.errors import NotDone
 from segue.model import Draft, ScopeKey

@@ -177,6 +177,16 @@ class Schema:
                 conn.execute(sql.SQL("ALTER TABLE {} ENABLE ROW LEVEL SECURITY").format(table))
                 conn.execute(sql.SQL("ALTER TABLE {} FORCE ROW LEVEL SECURITY").format(table))
 
+    def grant(self, conn: Connection, user: str) -> None:
+        """Let another user work with the tables, and no more."""
+        schema, role = sql.Identifier(self.name), sql.Identifier(user)
+        tables = sql.SQL(", ").join(self._table(name) for name in _TABLES)
+        with self._translated(), conn.transaction():
+            conn.execute(sql.SQL("GRANT USAGE ON SCHEMA {} TO {}").format(schema, role))
+            conn.execute(sql.SQL("GRANT SELECT, INSERT, UPDATE, DELETE ON {} TO {}").format(tables, role))
+            read_only = sql.SQL(", ").join((self._table("migrations"), self._table("conversations")))
+            conn.execute(sql.SQL("GRANT SELECT ON {} TO {}").format(read_only, role))
+
     def _table(self, name: str) -> sql.Identifier:
         return sql.Identifier(self.name, name)
 

@@ -341,12 +341,20 @@ def plan(url: str, *, schema: str = "segue") -> tuple[Step, ...]:
         return found.pending(conn)
 
 
-def apply(url: str, *, schema: str = "segue", row_security: bool = False) -> tuple[Step, ...]:
+def apply(
+    url: str, *, schema: str = "segue", row_security: bool = False, app_user: str | None = None
+) -> tuple[Step, ...]:
     """
     Bring a schema up to date, as the user who is to own it.
 
     Each step is one transaction with its record, waits for no table longer than 2 s at a time, and is
     done by one of any number of callers.
+
+    Args:
+        url: The database, with the owner's user.
+        schema: The schema's name.
+        row_security: Switch row-level security on, for good.
+        app_user: A user who is given the right to work with the tables, not to change them.
 
     Returns:
         The steps that this call applied.
@@ -355,6 +363,8 @@ def apply(url: str, *, schema: str = "segue", row_security: bool = False) -> tup
         applied = found.apply(conn)
         if row_security:
             found.force_row_security(conn)
+        if app_user is not None:
+            found.grant(conn, app_user)
         return applied
 
 
