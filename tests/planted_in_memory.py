@@ -6,9 +6,9 @@ import json
 import threading
 import unicodedata
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from planting import Any, planter
 from segue.errors import HeadMoved, IdConflict

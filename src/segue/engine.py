@@ -20,7 +20,7 @@ from collections import deque
 from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from .errors import Closed, NotDone, SegueError, Unavailable
+from .errors import Closed, Corrupt, NotDone, SegueError, Unavailable
 from .store import Op, Result, Store
 
 if TYPE_CHECKING:  # a program that is not async never pays for importing these
@@ -146,12 +146,22 @@ class Lane:
                     job.error = result
                 else:
                     job.result = result
+        except Corrupt as error:
+            self._commit_apart(jobs, error)
         except BaseException as error:  # noqa: BLE001
             for job in jobs:  # whatever it is, it belongs to the callers; a lane does not end by it
                 job.error = error
         finally:
             self._crowd = len(jobs)
             self._took = time.perf_counter() - began
+
+    def _commit_apart(self, jobs: list[Job], error: Corrupt) -> None:
+        """One damaged session must not stop the others, nor its id reach their callers: each by itself."""
+        if len(jobs) == 1:
+            jobs[0].error = error
+            return
+        for job in jobs:
+            self._commit([job])
 
 
 def _tell(jobs: list[Job]) -> None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal, NamedTuple
+
+import msgspec
 
 from . import codec
 from .errors import Corrupt, Invalid
@@ -178,8 +179,7 @@ class Hit(NamedTuple):
     entry: Entry
 
 
-@dataclass(frozen=True, slots=True)
-class Lease:
+class Lease(msgspec.Struct, frozen=True):
     """
     The right to advance a session.
 
@@ -198,8 +198,7 @@ class Lease:
     holder: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Parent:
+class Parent(msgspec.Struct, frozen=True):
     """Where a session comes from: the parent's id, the last seq shared or seen, and how they are linked."""
 
     session: str
@@ -207,8 +206,7 @@ class Parent:
     link: Literal["fork", "child", "anew", "spill"] = "fork"
 
 
-@dataclass(frozen=True, slots=True)
-class SessionInfo:
+class SessionInfo(msgspec.Struct, frozen=True):
     """
     A session's row: everything about it but its entries.
 
@@ -258,7 +256,7 @@ class SessionInfo:
     created_at: datetime
     active_at: datetime
     archived_at: datetime | None = None
-    usage: Usage = field(default_factory=Usage)
+    usage: Usage = Usage()
     parent: Parent | None = None
     lease: Lease | None = None
     waiting: int = 0

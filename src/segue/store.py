@@ -14,8 +14,9 @@ well-formed names, bodies and limits, and must compare names as bytes.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, Protocol
+
+import msgspec
 
 from .errors import NotDone
 from .model import Draft, Entry, Hit, Lease, Parent, Policy, ScopeKey, SessionInfo
@@ -33,8 +34,7 @@ BATCH_MAX = 1_000
 # Operations. Each is all-or-nothing, and judged by the store's clock.
 
 
-@dataclass(frozen=True, slots=True)
-class Create:
+class Create(msgspec.Struct, frozen=True):
     """
     Make a session, with its first entries. Result: SessionInfo.
 
@@ -49,7 +49,7 @@ class Create:
     format: str = "anthropic"
     title: str = ""
     tags: tuple[str, ...] = ()
-    metadata: Mapping[str, Any] = field(default_factory=dict)
+    metadata: Mapping[str, Any] = {}
     is_pinned: bool = False
     is_listed: bool = True
     config: bytes | None = None
@@ -59,8 +59,7 @@ class Create:
     entries: tuple[Draft, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Fork:
+class Fork(msgspec.Struct, frozen=True):
     """
     Make ``create.id`` a session that shares the entries 1..at of ``source`` and goes on from there.
 
@@ -74,8 +73,7 @@ class Fork:
     at: int
 
 
-@dataclass(frozen=True, slots=True)
-class Update:
+class Update(msgspec.Struct, frozen=True):
     """
     Change attributes. Result: SessionInfo, its version one higher.
 
@@ -98,8 +96,7 @@ UPDATABLE = frozenset(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Append:
+class Append(msgspec.Struct, frozen=True):
     """
     Add all entries at the end, or none. Result: Appended.
 
@@ -125,8 +122,7 @@ class Append:
     expect: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Take:
+class Take(msgspec.Struct, frozen=True):
     """
     Take the session's lease for a run, or stand in its queue. Result: Lease, or Queued.
 
@@ -153,8 +149,7 @@ class Take:
     entries: tuple[Draft, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Renew:
+class Renew(msgspec.Struct, frozen=True):
     """
     Extend a lease from now. Result: Lease. Refused: ``LeaseLost`` when it is not the newest any more, or is paused.
 
@@ -168,8 +163,7 @@ class Renew:
     ttl_us: int
 
 
-@dataclass(frozen=True, slots=True)
-class Release:
+class Release(msgspec.Struct, frozen=True):
     """
     Give a lease back, or a place in the queue (``fence`` None), or pause (``pause_us``). Result: None.
 
@@ -184,8 +178,7 @@ class Release:
     pause_us: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Hollow:
+class Hollow(msgspec.Struct, frozen=True):
     """
     Erase the content (body and refs) of entries for good; seq, id and digest stay. Result: how many were full.
 
@@ -198,8 +191,7 @@ class Hollow:
     seqs: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Erase:
+class Erase(msgspec.Struct, frozen=True):
     """
     Erase a session for good and leave a tombstone, on which every later operation finds ``NotFound``.
 
@@ -250,8 +242,7 @@ Result = SessionInfo | Appended | Lease | Queued | Erased | int | None
 # Readings.
 
 
-@dataclass(frozen=True, slots=True)
-class Filter:
+class Filter(msgspec.Struct, frozen=True):
     """
     What ``page`` shows; every condition that is set must hold.
 

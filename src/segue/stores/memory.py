@@ -13,8 +13,9 @@ import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any, TypeAlias, assert_never
+
+from msgspec.structs import replace
 
 from segue.errors import (
     Archived,

@@ -308,4 +308,4 @@ def _text_of(made: Create) -> tuple[str | None, str, str]:
 
 
 def _without(info: SessionInfo, *names: str) -> dict[str, object]:
-    return {name: getattr(info, name) for name in info.__slots__ if name not in names}
+    return {name: getattr(info, name) for name in info.__struct_fields__ if name not in names}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from segue.errors import Exists, IdConflict, Invalid, NotFound
 from segue.model import Parent, SessionInfo, Usage
@@ -14,7 +14,7 @@ from .case import StoreCase, draft, drafts, ids_of
 class ForkTests(StoreCase):
     def op(self, id: str, source: str, at: int, **fields: object) -> Fork:
         """A fork on its way."""
-        create = replace(Create(self.me, id, parent=Parent(source, at)), **fields)  # type: ignore[arg-type]
+        create = replace(Create(self.me, id, parent=Parent(source, at)), **fields)
         return Fork(create, source, at)
 
     def test_a_fork_begins_where_it_leaves_its_parent(self) -> None:
