@@ -9,10 +9,10 @@ time that a test takes whether a lease has expired.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import fields, is_dataclass
 from datetime import datetime
 from typing import Any
 
+import msgspec
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -457,6 +457,6 @@ def comparable(value: Any, born_us: int) -> Any:
             return [comparable(each, born_us) for each in value]
         case dict():
             return {name: comparable(each, born_us) for name, each in value.items()}
-        case _ if is_dataclass(value):
-            return {each.name: comparable(getattr(value, each.name), born_us) for each in fields(value)}
+        case msgspec.Struct():
+            return {name: comparable(getattr(value, name), born_us) for name in value.__struct_fields__}
     return value
