@@ -75,6 +75,7 @@ def test_the_vendors_contracts_hold(kind, tmp_path):
 
 
 def test_lines_come_back_equal_with_their_keys_in_order(store):
+    """claude-code#56064 (half an emoji), claude-code-trace#10 (unknown types)."""
     lines = [
         {"type": "user", "uuid": "1", "z": 1, "a": {"c": [2**70, -0.0, 1.0, True, None], "b": "\x00 é 😀"}},
         {"type": "user", "uuid": "2", "text": "cut in an emoji: \ud83d", "other half": "\ude00"},
@@ -133,6 +134,8 @@ def test_what_is_no_json_is_refused_whole(store):
 
 
 def test_tokens_of_a_message_that_is_several_lines_are_counted_once(store):
+    """dms-claudecode#52."""
+
     def answer(n, output):
         usage = {"input_tokens": 10, "cache_read_input_tokens": 5, "output_tokens": output}
         return line(f"a{n}", type="assistant", message={"id": "msg_1", "role": "assistant", "usage": usage})
@@ -359,7 +362,7 @@ def test_a_title_set_meanwhile_makes_nobody_late(store, other):
 
 
 def test_going_on_from_an_earlier_line_is_no_lateness(store, other):
-    """resume_session_at without a fork: a branch in the same session."""
+    """resume_session_at without a fork: a branch in the same session; claude-code#24471: nothing of it is lost."""
 
     async def main():
         await conversation(store, "1", "2", "3")

@@ -147,12 +147,20 @@ def test_a_kill_in_an_eager_resumed_turn_loses_nothing_even_during_an_outage(lab
     assert "word-ONE" in again.text
     assert "word-TWO" in again.text
     assert again.errors == []
+    # claude-code#1894: the call that was cut off has a result, right after it
+    messages = [m for m in again.requests[0]["messages"] if isinstance(m["content"], list)]
+    called = [{b["id"] for b in m["content"] if b["type"] == "tool_use"} for m in messages]
+    answered = [{b["tool_use_id"] for b in m["content"] if b["type"] == "tool_result"} for m in messages]
+    assert any(called)
+    assert [ids for ids in called if ids] == [ids for ids in answered if ids]
 
 
-def test_of_two_machines_on_one_session_the_late_one_becomes_a_reported_fork(lab, opened):
+@pytest.mark.parametrize("stores", ["two machines", "one process"])
+def test_of_two_writers_of_one_session_the_late_one_becomes_a_reported_fork(lab, opened, stores):
     async def main():
         forks = []
-        a, b, c = opened("a"), opened("b", on_fork=forks.append), opened("c", on_fork=forks.append)
+        a, b = opened("a"), opened("b", on_fork=forks.append)
+        c = opened("c", on_fork=forks.append) if stores == "two machines" else b
         one = await lab.ask("word-ONE", lab.options("a", session_store=a))
         await asyncio.gather(
             lab.ask(script(seconds=1, say="word-LEFT"), lab.options("b", session_store=b, resume=one.session_id)),
