@@ -18,8 +18,23 @@ except ModuleNotFoundError as error:
     raise MissingExtra("openai-agents", error.name or "agents") from None
 
 from .compacting import SegueCompactingSession
+from .hooks import CallStarted, SegueHooks
 from .progress import TurnLost
+from .refusals import tell_refusal
 from .session import SegueSession
+from .states import SavedState, StateExpired, StateStale, StateTaken
 from .turn import Turn
 
-__all__ = ["SegueCompactingSession", "SegueSession", "Turn", "TurnLost"]
+__all__ = [
+    "CallStarted",
+    "SavedState",
+    "SegueCompactingSession",
+    "SegueHooks",
+    "SegueSession",
+    "StateExpired",
+    "StateStale",
+    "StateTaken",
+    "Turn",
+    "TurnLost",
+    "tell_refusal",
+]

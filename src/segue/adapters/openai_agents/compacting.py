@@ -9,7 +9,6 @@ from agents.memory import OpenAIResponsesCompactionSession
 
 import segue
 
-from . import history
 from .compaction import replace_all
 from .progress import settled
 from .session import SegueSession
@@ -44,7 +43,7 @@ class SegueCompactingSession(SegueSession):
         super().__init__(session_id, scope, **options)
         self._compaction = OpenAIResponsesCompactionSession(
             session_id,
-            self,
+            _Below(self),
             client=client,
             model=model,
             compaction_mode=compaction_mode,
@@ -67,16 +66,36 @@ class SegueCompactingSession(SegueSession):
     def _get_deferred_compaction_response_id(self) -> str | None:
         return self._compaction._get_deferred_compaction_response_id()  # noqa: SLF001
 
+
+class _Below:
+    """The same session as the SDK's compaction sees it: replaced as a whole or not at all, and never cached."""
+
+    session_settings: Any = None
+    _ignore_ids_for_matching = False
+
+    def __init__(self, session: SegueSession) -> None:
+        self.session_id = session.session_id
+        self._session = session
+
+    async def get_items(self, limit: int | None = None) -> list[Any]:
+        return await self._session.get_items(limit)
+
+    async def add_items(self, items: list[Any]) -> None:
+        await self._session.add_items(items)
+
+    async def pop_item(self) -> Any | None:
+        return await self._session.pop_item()
+
+    async def clear_session(self) -> None:
+        await self._session.clear_session()
+
     async def _read_compaction_items(self, limit: int | None = None) -> tuple[list[Any], bool]:
-        """What the SDK may send to be compacted; being asked each time, it keeps no copy that could be stale."""
-        stored = await self._find()
-        if stored is None:
-            return [], True
-        if limit is None and self.session_settings is not None:
-            limit = self.session_settings.limit
-        _, items = await self._hop(history.read, stored.sync, limit)
-        return [item.value for item in items], limit is not None and len(items) < limit
+        """What may be sent to be compacted; being asked each time, the SDK keeps no copy that could be stale."""
+        items = await self._session.get_items(limit)
+        return items, limit is not None and len(items) < limit
+
+    async def _get_compaction_snapshot(self, limit: int, **options: Any) -> Any | None:
+        return await self._session._get_compaction_snapshot(limit, **options)  # noqa: SLF001
 
     async def _atomic_replace_items(self, items: list[Any]) -> bool:
-        self._check_open()
-        return await settled(replace_all(self, items))
+        return await settled(replace_all(self._session, items))

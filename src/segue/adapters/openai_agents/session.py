@@ -6,13 +6,15 @@ import asyncio
 import hashlib
 import re
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import AbstractAsyncContextManager, suppress
+from dataclasses import fields
 from datetime import timedelta
 from typing import Any, Self, TypeVar
 
 from agents.memory import SessionSettings
 
 import segue
+from segue import formats
 from segue.errors import Busy, HeadMoved, Invalid
 from segue.model import NAME_MAX_BYTES, Draft
 from segue.store import BATCH_MAX, Appended
@@ -20,6 +22,7 @@ from segue.store import BATCH_MAX, Appended
 from . import history
 from .history import Item
 from .progress import Progress, Runs, TurnLost, settled, usage_of
+from .states import EXPIRES_IN, SavedState
 from .turn import TTL, WAIT, TurnContext, turn_of
 
 T = TypeVar("T")
@@ -28,6 +31,9 @@ _UNFIT = re.compile("[\x00-\x1f\x7f\ud800-\udfff]")
 
 ATTEMPTS_MAX = 10_000
 """How often a pop, a clear or a write behind facts is tried again while others write."""
+
+NOTES_MAX = 16
+"""Most notes of the input callback whose runs have not stored them yet."""
 
 PART_MAX_BYTES = 16 * 1024 * 1024
 """Most bytes of one append; a larger batch is stored in several."""
@@ -188,6 +194,79 @@ class SegueSession:
         options = segue.ResumeOptions() if briefing is True else briefing or None
         return TurnContext(self, options, policy=policy, wait=wait, ttl=ttl)
 
+    async def save_state(self, state: Any, *, expires_in: timedelta = EXPIRES_IN, **options: Any) -> str:
+        """
+        Keep a run that waits for a person: ``await session.save_state(result.to_state())``.
+
+        Args:
+            state: The SDK's RunState, before or after ``approve``; states of one interruption are one.
+            expires_in: How long it may be resumed. In a turn, the session shows as paused so long.
+            options: Of ``RunState.to_json``: context_serializer, strict_context.
+
+        Returns:
+            Its id, for ``load_state`` and ``resume_state``.
+        """
+        from . import states
+
+        return await states.save(self, state, expires_in=expires_in, options=options)
+
+    async def states(self) -> list[SavedState]:
+        """The states kept with the session, newest first; a resumed one is gone when its turn ended well."""
+        from . import states
+
+        return await states.saved(self)
+
+    async def load_state(self, agent: Any, id: str | None = None, **options: Any) -> Any:
+        """
+        A stored RunState, to look at or to approve and store again; it is not resumed by that.
+
+        Args:
+            agent: The agent it was of.
+            id: Which; None: the newest that was not resumed.
+            options: Of ``RunState.from_json``: context_override, context_deserializer.
+        """
+        from . import states
+
+        return await states.load(agent, await states.find(self, id), options)
+
+    def resume_state(
+        self, agent: Any, id: str | None = None, *, policy: segue.model.Policy = "enqueue", **options: Any
+    ) -> AbstractAsyncContextManager[Any]:
+        """
+        Resume a stored state, once, in a turn: ``async with session.resume_state(agent, id) as state``.
+
+        Inside, ``await Runner.run(agent, state, session=session)``. Of any number of callers in any
+        processes one gets the state, the others StateTaken, also when the one has crashed.
+
+        Raises:
+            StateTaken: It was resumed before.
+            StateExpired: It is too old.
+            StateStale: The conversation went on since.
+            NotFound: There is none.
+        """
+        from . import states
+
+        return states.resume(self, agent, id, policy=policy, options=options)
+
+    def input_callback(self, briefing: segue.ResumeOptions | None = None) -> Callable[[list[Any], list[Any]], Any]:
+        """
+        A ``RunConfig.session_input_callback`` that tells the model, before the question, what changed meanwhile.
+
+        For runs without ``turn()``, which tells it by itself. The note is stored as Segue's note, once.
+        """
+
+        async def combine(history: list[Any], new: list[Any]) -> list[Any]:
+            note = await self._note(briefing or segue.ResumeOptions())
+            return [*history, *([note["message"]] if note else []), *new]
+
+        return combine
+
+    async def model_settings(self) -> Any:
+        """``RunConfig(model_settings=...)`` under which a fork shares the provider's cache with its root."""
+        from agents import ModelSettings
+
+        return ModelSettings(extra_args={"prompt_cache_key": await self.prompt_cache_key()})
+
     async def stored(self) -> segue.AsyncSession:
         """The Segue session below, made if there is none yet."""
         self._check_open()
@@ -271,6 +350,27 @@ class SegueSession:
             return 0, []
         base, items = await self._hop(history.read, stored.sync, limit)
         return base.head, items
+
+    async def _note(self, briefing: segue.ResumeOptions) -> dict[str, Any] | None:
+        """The body of the note that a return now would tell; None: nothing to tell."""
+        stored = await self._find()
+        if stored is None:
+            return None
+        how = {field.name: getattr(briefing, field.name) for field in fields(briefing)}
+        found = (await self._hop(self.scope.resume, stored.sync, **how)).briefing
+        rules = formats.rules(history.FORMAT)
+        if found.is_quiet or rules is None:
+            return None
+        text = found.text(briefing.language)
+        note = {
+            "facts": found.facts(),
+            "language": briefing.language,
+            "text": text,
+            "for": history.FORMAT,
+            "message": rules.note(text),
+        }
+        self._notes = [*self._notes[-NOTES_MAX + 1 :], note]
+        return note
 
     async def _append(
         self, stored: segue.AsyncSession, entries: Sequence[Draft], *, expect: int | None = None
@@ -439,7 +539,12 @@ def _parts(entries: list[Draft]) -> list[list[Draft]]:
 def _settings(value: SessionSettings | Mapping[str, Any] | None) -> SessionSettings:
     if value is None:
         return SessionSettings()
-    return SessionSettings(**value) if isinstance(value, Mapping) else value
+    if not isinstance(value, Mapping):
+        return value
+    unknown = set(value) - {field.name for field in fields(SessionSettings)}
+    if unknown:
+        raise Invalid(f"unknown session settings: {', '.join(sorted(map(str, unknown)))}", where="session_settings")
+    return SessionSettings(**value)
 
 
 def key_of(session_id: str) -> str:

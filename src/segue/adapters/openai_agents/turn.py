@@ -16,6 +16,8 @@ from segue.guard import using
 from segue.model import Draft, Policy
 from segue.store import Appended
 
+from .recovery import calls_of, recovered, unstored
+
 if TYPE_CHECKING:
     from .session import SegueSession
 
@@ -92,14 +94,32 @@ class TurnContext:
 
     async def _start(self, stored: segue.AsyncSession) -> Turn:
         engine = stored.sync.log.engine
-        options = self._options if self._keep_open is None else {**self._options, "keep_open": self._keep_open}
+        keep_open = self._keep_open
+        if keep_open is None:
+            keep_open = calls_of(await engine.ahop(unstored, stored.sync))
+        options = {**self._options, "keep_open": keep_open}
+        briefing: segue.Briefing | None = None
         if self._briefing is None:
             run = await AsyncRunContext(engine, lambda: stored.sync.acquire(**options))
-            return Turn(run, None)
-        how = {field.name: getattr(self._briefing, field.name) for field in fields(self._briefing)}
-        resumed = await engine.ahop(self._session.scope.resume, stored.sync, **how)
-        run = await AsyncRunContext(engine, lambda: resumed.acquire(**options))
-        return Turn(run, resumed.briefing)
+        else:
+            how = {field.name: getattr(self._briefing, field.name) for field in fields(self._briefing)}
+            resumed = await engine.ahop(self._session.scope.resume, stored.sync, **how)
+            run = await AsyncRunContext(engine, lambda: resumed.acquire(**options))
+            briefing = resumed.briefing
+        turn = Turn(run, briefing)
+        if self._keep_open is None:
+            await self._recover(stored, turn)
+        return turn
+
+    async def _recover(self, stored: segue.AsyncSession, turn: Turn) -> None:
+        """What a crash kept from being stored: the calls that were recorded before they started."""
+        try:
+            entries = await stored.sync.log.engine.ahop(recovered, stored.sync)
+            if entries:
+                await turn.append(entries)
+        except BaseException:
+            await turn.run.release()
+            raise
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
