@@ -68,6 +68,7 @@ from .run import TTL, WAIT, Run, RunEffect
 from .session import Scope, Session, SessionList, is_over
 from .store import READ_MAX, Appended, Erased, Report, Store
 from .view import View, ViewSpec
+from .world import Sources
 
 
 async def aopen(url: str | Store = "sqlite:///segue.db", **options: Any) -> AsyncDatabase:

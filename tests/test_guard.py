@@ -14,7 +14,7 @@ import pytest
 import segue
 import worlds
 from segue.errors import Invalid, LeaseLost, StaleRead
-from segue.guard import Contended, calling, reads, using, writes
+from segue.guard import Contended, calling, reads, record, using, writes
 from segue.ledger import Effect, Observation, Version, open_effects
 from segue.probes import Http, file_version, replace_file
 from segue.world import Gone, Sources, Unanswered
@@ -642,3 +642,135 @@ def test_an_own_guarded_write_raises_no_alarm_on_resume_and_anothers_does(wiki, 
         wiki.pages["b"] = 9
         briefing = me.resume(session.id, sources=sources).briefing
         assert [f.observation.source for f in briefing.findings] == ["wiki:b"]
+
+
+# What a write rests on
+
+
+def report(wiki, *names, **options):
+    @writes("file:{title}", rests_on=names, **options)
+    def publish(title):
+        wiki.writes.append(title)
+        return "published"
+
+    return publish
+
+
+def test_a_write_is_refused_while_what_it_rests_on_is_not_read_or_does_not_hold(wiki, sources, run):
+    get, _ = tools(wiki)
+    sources.register("file:", Gone)
+    publish = report(wiki, "wiki:a")
+    with pytest.raises(StaleRead, match="wiki:a: this session never read it"):
+        publish("r")
+    get("a")
+    wiki.pages["a"] = 5
+    with pytest.raises(StaleRead, match="wiki:a: this session has seen version value 1, now it is value 5"):
+        publish("r")
+    get("a")
+    assert publish("r").startswith("published")
+    assert wiki.writes == ["r"]
+
+
+def test_a_star_stands_for_all_that_was_read_and_every_stale_source_is_named(wiki, sources, run):
+    get, _ = tools(wiki)
+    sources.register("file:", Gone)
+    get("a")
+    get("b")
+    wiki.pages |= {"a": 5, "b": 6}
+    with pytest.raises(StaleRead) as refused:
+        report(wiki, "wiki:*")("r")
+    named = {refused.value.source, *(one.source for one in refused.value.also)}
+    assert named == {"wiki:a", "wiki:b"} == {line.partition(": ")[0] for line in str(refused.value).splitlines()}
+    report(wiki, "db:*")("other ground")
+    assert wiki.writes == ["other ground"]
+
+
+def test_what_a_write_rests_on_is_compared_again_right_before_it(wiki, session, sources, run):
+    get, _ = tools(wiki)
+    get("a")
+    sources.register("file:", Gone)
+    looks = []
+
+    def look(source):
+        looks.append(source)
+        if len(looks) == 2:
+            wiki.pages["a"] = 9
+        return wiki.look(source)
+
+    sources.register("wiki:", look)
+    with pytest.raises(StaleRead):
+        report(wiki, "wiki:a")("r")
+    assert wiki.writes == [] and phases(session)[-1][1] == "failed"
+
+
+def test_what_a_write_rests_on_may_have_to_be_read_in_this_very_run(wiki, session, sources):
+    get, _ = tools(wiki)
+    sources.register("file:", Gone)
+    publish = report(wiki, "wiki:*", in_run=True)
+    with session.run() as run, using(run, sources):
+        get("a")
+    with session.run() as run, using(run, sources):
+        with pytest.raises(StaleRead):
+            publish("r")
+        get("a")
+        publish("r")
+
+
+def test_a_write_on_stale_ground_that_is_allowed_says_so(wiki, sources, run):
+    get, _ = tools(wiki)
+    sources.register("file:", Gone)
+    get("a")
+    wiki.pages["a"] = 5
+    told = report(wiki, "wiki:*", policy="allow")("r")
+    assert "1 of the readings it rests on no longer hold: wiki:a" in told
+
+
+def test_an_own_write_is_ground_that_was_seen(wiki, sources, run):
+    get, put = tools(wiki)
+    sources.register("file:", Gone)
+    put("new")
+    report(wiki, "wiki:new")("r")
+    assert wiki.writes == ["new", "r"]
+
+
+def test_more_readings_than_can_be_checked_are_no_ground(wiki, sources, session, run, monkeypatch):
+    from segue import ground, ledger
+
+    get, _ = tools(wiki)
+    get("a")
+    get("b")
+    monkeypatch.setattr(ground, "live", lambda found, records, **options: ledger.live(records, limit=1, by="source"))
+    with pytest.raises(StaleRead, match="cannot be checked"):
+        report(wiki, "wiki:*")("r")
+
+
+def test_one_text_is_no_list_of_names():
+    with pytest.raises(Invalid, match="several names"):
+        writes("x", rests_on="wiki:*")(lambda: None)
+
+
+def test_an_argument_left_at_its_default_is_not_part_of_how_it_is_read_again(session, run):
+    @reads("x:1")
+    def query(month, region=None, limit=10):
+        return "rows"
+
+    query("08")
+    query("08", None, limit=10)
+    query("08", "East", limit=5)
+    assert [seen.arguments for seen in records(session, "observation")] == [
+        {"month": "08"},
+        {"month": "08"},
+        {"month": "08", "region": "East", "limit": 5},
+    ]
+
+
+def test_a_reading_recorded_by_hand_is_of_the_call_under_way(session, run):
+    with calling("c9"):
+        made = record(Observation("x:1", Version("value", "1")))
+    (seen,) = records(session, "observation")
+    assert (seen.call, seen.principal) == ("c9", "lin") == (made.call, made.principal)
+
+
+def test_outside_of_a_run_nothing_is_recorded():
+    made = Observation("x:1", Version("value", "1"))
+    assert record(made) is made

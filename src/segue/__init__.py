@@ -25,6 +25,7 @@ from .errors import (
     Closed,
     ConfigDrift,
     Conflict,
+    Contended,
     Corrupt,
     DiskFull,
     Exists,
@@ -33,6 +34,7 @@ from .errors import (
     Invalid,
     LeaseLost,
     Locked,
+    MaskRefused,
     MissingExtra,
     NotDone,
     NotFound,
@@ -57,6 +59,7 @@ if TYPE_CHECKING:
     from .aio import AsyncDatabase, AsyncResumed, AsyncRun, AsyncScope, AsyncSession, aopen
     from .briefing import Briefing, ResumePolicy
     from .config import AgentConfig
+    from .guard import calling, reads, using, writes
     from .ledger import Effect, Observation, Version
     from .resume import Resumed, ResumeOptions
     from .world import Finding, Sources
@@ -76,6 +79,7 @@ __all__ = [
     "Closed",
     "ConfigDrift",
     "Conflict",
+    "Contended",
     "Corrupt",
     "Database",
     "DiskFull",
@@ -91,6 +95,7 @@ __all__ = [
     "Lease",
     "LeaseLost",
     "Locked",
+    "MaskRefused",
     "MissingExtra",
     "NotDone",
     "NotFound",
@@ -123,8 +128,12 @@ __all__ = [
     "ViewSpec",
     "__version__",
     "aopen",
+    "calling",
     "draft",
     "open",
+    "reads",
+    "using",
+    "writes",
 ]
 
 
@@ -132,6 +141,7 @@ __all__ = [
 _LATER = {
     **dict.fromkeys(("AsyncDatabase", "AsyncResumed", "AsyncRun", "AsyncScope", "AsyncSession", "aopen"), "aio"),
     **dict.fromkeys(("Briefing", "ResumePolicy"), "briefing"),
+    **dict.fromkeys(("calling", "reads", "using", "writes"), "guard"),
     **dict.fromkeys(("Effect", "Observation", "Version"), "ledger"),
     **dict.fromkeys(("Resumed", "ResumeOptions"), "resume"),
     **dict.fromkeys(("Finding", "Sources"), "world"),

@@ -31,6 +31,7 @@ from .run import TTL, WAIT, Run, RunEffect
 from .session import Scope, Session, SessionList, is_over
 from .store import READ_MAX, Appended, Erased, Report, Store
 from .view import View, ViewSpec
+from .world import Sources
 
 
 async def aopen(url: str | Store = "sqlite:///segue.db", **options: Any) -> AsyncDatabase:
@@ -403,6 +404,11 @@ class AsyncRun:
         return self._sync.is_lost
 
     @property
+    def sources(self) -> Sources | None:
+        """See ``Run``."""
+        return self._sync.sources
+
+    @property
     def session_id(self) -> str:
         """See ``Run.session_id``."""
         return self._sync.session_id
@@ -418,7 +424,7 @@ class AsyncRun:
         await self._engine.ahop(self._sync.check)
 
     async def observe(
-        self, source: str, version: object = None, *, value: object = None, **options: Any
+        self, source: str | Observation, version: object = None, *, value: object = None, **options: Any
     ) -> Observation:
         """See ``Run.observe``."""
         return await self._engine.ahop(self._sync.observe, source, version, value=value, **options)

@@ -17,6 +17,8 @@ Every error that Segue raises, by what the caller may conclude from it.
     │   │   └── QueueTimeout    the wait for the session's turn ran out
     │   ├── ConfigDrift         the agent's configuration is not the pinned one
     │   ├── StaleRead           the reading that a write rests on no longer holds
+    │   │   └── Contended       refused so too often: a person must decide
+    │   ├── MaskRefused         stale readings cannot be masked without breaking a rule of the provider
     │   ├── Unsupported         this store does not declare the capability
     │   ├── MissingExtra        an optional dependency is not installed
     │   ├── TooNew              the data was written by a newer Segue
@@ -31,6 +33,7 @@ Every error that Segue raises, by what the caller may conclude from it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 
@@ -186,17 +189,40 @@ class StaleRead(NotDone):
     The world moved since it was read; the write was not made.
 
     Attributes:
-        source: The source that was to be written.
+        source: The source that was to be written, or that the write rests on.
         seen: The version the session has seen (None: never read).
         current: The version that holds now.
+        also: The same of further sources that the write rests on.
     """
 
-    def __init__(self, source: str, seen: Any, current: Any) -> None:
+    def __init__(self, source: str, seen: Any, current: Any, *, also: Sequence[StaleRead] = ()) -> None:
         was = "this session never read it" if seen is None else f"this session has seen version {seen}"
-        super().__init__(f"{source}: {was}, now it is {current}; read it again, then write")
+        first = f"{source}: {was}, now it is {current}; read it again, then write"
+        super().__init__("\n".join([first, *map(str, also)]))
         self.source = source
         self.seen = seen
         self.current = current
+        self.also = tuple(also)
+
+
+class Contended(StaleRead):
+    """The source keeps changing under this run: retrying was refused too often. Let a person decide."""
+
+
+class MaskRefused(NotDone):
+    """
+    Stale readings cannot be replaced in the view; the note about them is told all the same.
+
+    Attributes:
+        reason: ``signed-thinking`` (thinking or reasoning after them is bound to what stands before it: the
+            provider would refuse or drop it) or ``format`` (Segue does not know how results look there).
+        seq: The entry that stands in the way, or 0.
+    """
+
+    def __init__(self, message: str, *, reason: str, seq: int = 0) -> None:
+        super().__init__(message)
+        self.reason = reason
+        self.seq = seq
 
 
 class Unsupported(NotDone):

@@ -20,20 +20,33 @@ import asyncio
 import functools
 import inspect
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
-from typing import Any, Literal, ParamSpec, Protocol, TypeVar, cast
+from typing import Any, Literal, NamedTuple, ParamSpec, Protocol, TypeVar, cast
 
-from . import log, phrases
-from .errors import Invalid, StaleRead
-from .ledger import ARGUMENTS_MAX_BYTES, Effect, Known, Observation, Version, canonical, digest_of, effect_key, known
+from . import ground, log, phrases
+from .errors import Contended, Invalid, StaleRead
+from .ledger import (
+    ARGUMENTS_MAX_BYTES,
+    UNKNOWN_ON,
+    Effect,
+    Known,
+    Live,
+    Observation,
+    Version,
+    canonical,
+    digest_of,
+    effect_key,
+    known,
+    leaves_unknown,
+)
 from .ledger import source_ref as _ref
 from .model import Draft, Hit, new_id
 from .phrases import Phrases, clean
-from .world import Answer, Denied, Gone, Sources, Unanswered, look
+from .world import Answer, Denied, Finding, Gone, Sources, Unanswered, check, look
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -44,12 +57,10 @@ WritePolicy = Literal["deny", "ask", "allow"]
 RETRIES = 2
 """How often a write to one source is refused as stale in one run before a person must decide."""
 
+SHOWN_MAX = 5
+"""How many stale sources that a write rests on all the same are named in its result."""
+
 _KNOWN_MAX = 1_000
-_UNKNOWN: tuple[type[BaseException], ...] = (TimeoutError, ConnectionError)
-
-
-class Contended(StaleRead):
-    """The source keeps changing under this run: retrying was refused too often. Let a person decide."""
 
 
 class Ledger(Protocol):
@@ -75,6 +86,9 @@ class Ledger(Protocol):
 
     def seen(self, source: str, *, in_run: bool = False) -> Known | None:
         """The version of the source that the session knows (``in_run``: that this run has read), or None."""
+
+    def readings(self) -> Live:
+        """The newest reading of each source that the session stands on."""
 
     def start(self, effect: Effect) -> None:
         """Record an effect before it happens; LeaseLost when this run was overtaken."""
@@ -103,14 +117,14 @@ def using(
 
     Args:
         run: A ``Run``, or any ``Ledger``.
-        sources: How sources are looked at.
+        sources: How sources are looked at; None: as the session was resumed with.
         principal: As whom; None: the scope's user.
         language: Of the stamps.
 
     It holds for this thread or task and for what is started from it with its context (``asyncio`` tasks
     and ``asyncio.to_thread``; not a bare ``threading.Thread``).
     """
-    ledger = run if hasattr(run, "seen") else RunLedger(run, sources or Sources(), principal)
+    ledger = run if hasattr(run, "seen") else RunLedger(run, sources, principal)
     token = _active.set(_Active(ledger, None, language))
     try:
         yield
@@ -132,12 +146,28 @@ def calling(call: str) -> Iterator[None]:
         _active.reset(token)
 
 
+def record(observation: Observation) -> Observation:
+    """
+    Record a reading in the run that is in use, as of the call under way; outside of ``using`` nothing is recorded.
+
+    Returns:
+        What was recorded; its ``stamp()`` is the line to hand to the model beside the value.
+    """
+    active = _active.get()
+    if active is None:
+        return observation
+    call, principal = observation.call or active.call, observation.principal or active.ledger.principal
+    filled = replace(observation, call=call, principal=principal)
+    active.ledger.observe(filled)
+    return filled
+
+
 class RunLedger:
     """A run as a ``Ledger``."""
 
-    def __init__(self, run: Any, sources: Sources, principal: str | None = None) -> None:
+    def __init__(self, run: Any, sources: Sources | None = None, principal: str | None = None) -> None:
         self._run = getattr(run, "sync", run)
-        self.sources = sources
+        self.sources: Sources = sources or self._run.sources or Sources()
         self.principal: str | None = principal or self._run.log.scope.user
 
     @property
@@ -158,6 +188,12 @@ class RunLedger:
         hits: list[Hit] = self._run.log.by_ref(_ref(source), reverse=True, limit=_KNOWN_MAX)
         mine = (hit.entry for hit in hits if not in_run or hit.entry.run == self._run.id)
         return known(mine, source)
+
+    def readings(self) -> Live:
+        """What the log says of all sources, up to the last cut or named by its summary."""
+        log_, info = self._run.log, self._run.log.info()
+        found = ground.find(log_, info.format, info.head)
+        return ground.live(found, ground.records(log_, info.head), by="source")
 
     def start(self, effect: Effect) -> None:
         """Append the effect's first phase, fenced."""
@@ -207,11 +243,12 @@ def writes(
     source: str | Callable[..., str],
     *,
     precondition: str | None = None,
+    rests_on: Sequence[str] | Callable[..., Iterable[str]] = (),
     version: Callable[[Any], object] | None = None,
     policy: WritePolicy | Callable[[str], WritePolicy] = "deny",
     ask: Callable[[StaleRead], bool] | None = None,
     in_run: bool = False,
-    unknown_on: tuple[type[BaseException], ...] = _UNKNOWN,
+    unknown_on: tuple[type[BaseException], ...] = UNKNOWN_ON,
     name: str | None = None,
 ) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """
@@ -225,6 +262,9 @@ def writes(
             nothing yet), for a conditional write: ``If-Match``, ``WHERE version = ?``, ``replace_file``. A
             tool that loses the race raises ``StaleRead``. None: the other side has no conditional
             write, and the result says that a window remains.
+        rests_on: Further sources that what is written rests on: each must have been read, and still be as it
+            was read. A name that ends in ``*`` stands for all sources read that begin so. Or a callable of the
+            tool's arguments that gives them.
         version: Takes the version that the write made out of the result, so that the session knows it.
             None: with a precondition the source must be read again before the next write; without,
             the source is looked at after the write (the same window).
@@ -243,7 +283,7 @@ def writes(
     """
 
     def guarded(tool: Callable[P, R]) -> Callable[P, R]:
-        writing = _Writing(_Tool(tool, source, name), precondition, version, policy, ask, in_run, unknown_on)
+        writing = _Writing(_Tool(tool, source, name), precondition, rests_on, version, policy, ask, in_run, unknown_on)
         return _wrapped(tool, writing)
 
     return guarded
@@ -325,9 +365,13 @@ class _Tool:
     def takes(self, name: str) -> bool:
         return name in self._signature.parameters
 
+    def _is_default(self, name: str, value: object) -> bool:
+        default = self._signature.parameters[name].default
+        return value is default or (type(value) is type(default) and bool(value == default))
+
     def plain(self, arguments: Mapping[str, Any], without: str | None = None) -> Any:
-        """The arguments as JSON, to call it again; None where they are no JSON or too large."""
-        shown = {k: v for k, v in arguments.items() if k not in ("self", without)}
+        """The arguments as JSON, to call it again, defaults left out; None where they are no JSON or too large."""
+        shown = {k: v for k, v in arguments.items() if k not in ("self", without) and not self._is_default(k, v)}
         try:
             return shown if len(canonical(shown).encode()) <= ARGUMENTS_MAX_BYTES else None
         except (Invalid, UnicodeEncodeError):
@@ -382,17 +426,25 @@ class _Reading:
         return stamped(result, observation.stamp(ticket.active.language), key="observed")
 
 
+class _Standing(NamedTuple):
+    """What a write stands on: ``held`` was found instead of the version seen, ``stale`` no longer holds; allowed."""
+
+    held: Answer | None
+    stale: tuple[str, ...]
+
+
 @dataclass
 class _WriteTicket:
     active: _Active
     effect: Effect
-    held: Answer | None  # what was found instead of the version seen, where it was written all the same
+    standing: _Standing
 
 
 @dataclass
 class _Writing:
     tool: _Tool
     precondition: str | None
+    rests_on: Sequence[str] | Callable[..., Iterable[str]]
     version: Callable[[Any], object] | None
     policy: WritePolicy | Callable[[str], WritePolicy]
     ask: Callable[[StaleRead], bool] | None
@@ -402,34 +454,49 @@ class _Writing:
     def __post_init__(self) -> None:
         if self.precondition is not None and not self.tool.takes(self.precondition):
             raise Invalid(f"the tool {self.tool.name} has no argument {self.precondition!r}", where="precondition")
+        if isinstance(self.rests_on, str):
+            raise Invalid("rests_on takes several names: a list or a tuple", where="rests_on")
 
     def before(self, active: _Active | None, arguments: dict[str, Any]) -> _WriteTicket:
         if active is None:
             raise Invalid(f"{self.tool.name} is a guarded write; call it inside using(run, sources)", where="run")
         ledger, source = active.ledger, self.tool.source(arguments)
+        names = tuple(self.rests_on(**arguments) if callable(self.rests_on) else self.rests_on)
         ledger.check()
         seen = ledger.seen(source, in_run=self.in_run)
-        held = self._compared(active, source, None if seen is None else seen.version)
+        standing = self._compared(active, source, None if seen is None else seen.version, names)
         if self.precondition is not None:
-            arguments[self.precondition] = _precondition(seen, held)
+            arguments[self.precondition] = _precondition(seen, standing.held)
         key = effect_key(ledger.session, name=self.tool.name, source=source, call=active.call)
-        before = seen.version if seen is not None and held is None else None
+        before = seen.version if seen is not None and standing.held is None else None
         effect = Effect(new_id(), self.tool.name, source=source, key=key, before=before)
         ledger.start(effect)
-        if self.precondition is None and before is not None:
-            self._compare_again(active, effect)
-        return _WriteTicket(active, effect, held)
+        is_compared = self.precondition is not None or before is None
+        if standing == _Standing(None, ()) and (names or not is_compared):
+            self._compare_again(active, effect, names)
+        return _WriteTicket(active, effect, standing)
 
-    def _compare_again(self, active: _Active, effect: Effect) -> None:
+    def _compare_again(self, active: _Active, effect: Effect, names: tuple[str, ...]) -> None:
         """Nobody compares after us, so once more: recording the start took a moment."""
         try:
-            self._compared(active, effect.source or "", effect.before)
+            self._compared(active, effect.source or "", effect.before, names)
         except StaleRead as stale:
             active.ledger.end(effect.then("failed", result={"error": "refused: the source changed"}))
             raise stale from None
 
-    def _compared(self, active: _Active, source: str, seen: Version | None) -> Answer | None:
-        """None when the version seen is the one that holds; else what holds, where it may be written all the same."""
+    def _compared(self, active: _Active, source: str, seen: Version | None, names: tuple[str, ...]) -> _Standing:
+        """What the write stands on, where it may be made; ``StaleRead`` where not."""
+        held = self._held(active, source, seen)
+        found = [] if held is None else [StaleRead(source, seen, _told(held))]
+        ground_ = self._stale_ground(active.ledger, source, names) if names else []
+        refused = [stale for stale in (*found, *ground_) if not self._may(stale)]
+        if refused:
+            first, also = refused[0], refused[1:]
+            raise self._refusal(active, source, StaleRead(first.source, first.seen, first.current, also=also))
+        return _Standing(held, tuple(stale.source for stale in ground_))
+
+    def _held(self, active: _Active, source: str, seen: Version | None) -> Answer | None:
+        """None when the version seen is the one that holds; else what was found."""
         now = look(source, active.ledger.sources, seen=seen, principal=active.ledger.principal)
         if seen is None and isinstance(now, Gone):
             return None  # there is nothing yet: to make it rests on nothing
@@ -437,25 +504,45 @@ class _Writing:
             return None
         if seen is not None and isinstance(now, Unanswered) and self.precondition is not None:
             return None  # the other side compares
-        stale = StaleRead(source, seen, _told(now))
-        policy = self.policy(source) if callable(self.policy) else self.policy
-        if policy == "allow" or (policy == "ask" and self.ask is not None and self.ask(stale)):
-            return now
-        raise self._refusal(active, stale)
+        return now
 
-    def _refusal(self, active: _Active, stale: StaleRead) -> StaleRead:
-        active.refusals[stale.source] += 1
-        if active.refusals[stale.source] > RETRIES:
-            return Contended(stale.source, stale.seen, stale.current)
+    def _stale_ground(self, ledger: Ledger, source: str, names: tuple[str, ...]) -> list[StaleRead]:
+        """What the write rests on besides its own source, and was not read or no longer holds."""
+        live = ledger.readings()
+        if any(name.endswith("*") for name in names) and (live.left_out or not live.is_complete):
+            return [StaleRead(names[0], None, f"not known: over {len(live.observations):,} readings cannot be checked")]
+        read = {observation.source: observation for observation in live.observations}
+        chosen: dict[str, Observation | None] = {}
+        for name in names:
+            fitting = [s for s in read if s.startswith(name[:-1])] if name.endswith("*") else [name]
+            chosen |= {one: read.get(one) or _own(one, ledger.seen(one)) for one in fitting if one != source}
+        if self.in_run:
+            chosen = {one: seen if ledger.seen(one, in_run=True) else None for one, seen in chosen.items()}
+        findings = check([one for one in chosen.values() if one], ledger.sources, principal=ledger.principal)
+        stale = [_stale(finding) for finding in findings if finding.outcome != "current"]
+        unseen = (one for one, seen in chosen.items() if seen is None)
+        return stale + [
+            StaleRead(one, None, _told(look(one, ledger.sources, principal=ledger.principal))) for one in unseen
+        ]
+
+    def _may(self, stale: StaleRead) -> bool:
+        policy = self.policy(stale.source) if callable(self.policy) else self.policy
+        return policy == "allow" or (policy == "ask" and self.ask is not None and self.ask(stale))
+
+    def _refusal(self, active: _Active, source: str, stale: StaleRead) -> StaleRead:
+        active.refusals[source] += 1
+        if active.refusals[source] > RETRIES:
+            return Contended(stale.source, stale.seen, stale.current, also=stale.also)
         return stale
 
     def failed(self, ticket: _WriteTicket, error: BaseException) -> BaseException:
-        if not isinstance(error, Exception) or isinstance(error, self.unknown_on):
+        if not isinstance(error, StaleRead) and leaves_unknown(error, self.unknown_on):
             return error  # like a crash: it may have been written
         why = {"error": clean(f"{type(error).__name__}: {error}", 500)}
         ticket.active.ledger.end(ticket.effect.then("failed", result=why))
         if isinstance(error, StaleRead):
-            return self._refusal(ticket.active, StaleRead(ticket.effect.source or "", error.seen, error.current))
+            source = ticket.effect.source or ""
+            return self._refusal(ticket.active, source, StaleRead(source, error.seen, error.current))
         return error
 
     def after(self, ticket: _WriteTicket, result: Any) -> Any:
@@ -480,8 +567,12 @@ class _Writing:
         if made is not None:
             shown = f"{phrases.kind_name(made.kind, words)} {clean(made.value)}"
             line = words.written.format(at=at, source=source, version=shown)
-        if ticket.held is not None:
-            line += " " + words.overwritten.format(version=clean(_told(ticket.held)))
+        held, stale = ticket.standing
+        if held is not None:
+            line += " " + words.overwritten.format(version=clean(_told(held)))
+        if stale:
+            names = words.name_join.join(clean(one) for one in stale[:SHOWN_MAX])
+            line += " " + words.stale_ground.format(n=f"{len(stale):,}", sources=names)
         return line if self.precondition is not None else f"{line} {words.window}"
 
 
@@ -494,6 +585,16 @@ def stamped(result: Any, line: str, *, key: str) -> Any:
     if isinstance(result, dict) and key not in result:
         return {**result, key: line}
     return result
+
+
+def _own(source: str, seen: Known | None) -> Observation | None:
+    """What the session wrote itself and never read."""
+    return None if seen is None else Observation(source, seen.version)
+
+
+def _stale(finding: Finding) -> StaleRead:
+    now = str(finding.now) if finding.now else f"{finding.outcome} ({finding.reason})".replace(" ()", "")
+    return StaleRead(finding.observation.source, finding.observation.version, now)
 
 
 def _precondition(seen: Known | None, held: Answer | None) -> str | None:

@@ -45,6 +45,7 @@ class Phrases:
     written: str  # at, source, version: the stamp on a write that the other side compared
     written_bare: str  # at, source: the same, where the new version is not known
     window: str  # follows a stamp: the write was not compared by the other side
+    stale_ground: str  # n, sources: follows a stamp: written although what it rests on no longer holds
     overwritten: str  # version: follows a stamp: written although the version was not the one seen
 
     # The note
@@ -215,6 +216,7 @@ templates["en"] = _phrases(
     written="[written {at} · {source} · {version}]",
     written_bare="[written {at} · {source}]",
     window="[compared just before the write, not in one step with it: another writer may have come in between]",
+    stale_ground="[written although {n} of the readings it rests on no longer hold: {sources}]",
     overwritten="[written over a version that this session had not seen: {version}]",
     heading="[Session resumed · now {now} ({zone})]",
     gap="{gap} since the last activity ({day}, {at})",
@@ -309,6 +311,7 @@ templates["zh"] = _phrases(
     written="[写入于 {at} · {source} · {version}]",
     written_bare="[写入于 {at} · {source}]",
     window="[仅在写入前比对过版本，比对与写入并非一步完成：其间可能有他人写入]",
+    stale_ground="[写入时所依据的读数有 {n} 项已不成立：{sources}]",
     overwritten="[覆盖了本会话未见过的版本：{version}]",
     heading="[会话恢复 · 现在 {now}（{zone}）]",
     gap="距上次活动 {gap}（{day} {at}）",

@@ -10,17 +10,16 @@ from __future__ import annotations
 
 from collections.abc import Collection, Generator
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta, tzinfo
+from datetime import timedelta, tzinfo
 from typing import Any, Literal
 
-from . import codec, formats, holder, ledger, log, view, world
+from . import codec, formats, ground, holder, ledger, log, view, world
 from .briefing import Briefing, OpenCall, ResumePolicy, brief, told_in
 from .config import AgentConfig, Change, compare
 from .engine import Pause
 from .errors import ConfigDrift, Invalid
-from .ledger import Foreign, Live
 from .log import Log
-from .model import Draft, Entry, Hit, Policy, SessionInfo, from_us, to_us
+from .model import Draft, Policy, SessionInfo, from_us
 from .run import TTL, WAIT, Run, acquire
 from .store import Update
 from .world import Sources
@@ -29,9 +28,6 @@ ConfigPolicy = Literal["ask", "pin", "adopt"]
 
 TOLD_NOTES = 200
 """How many earlier notes are looked through for what was told already."""
-
-OTHERS_MAX = 100
-"""Most entries of others looked at for one source."""
 
 RECENT = 20
 """How many messages back an answer's token count still stands for the size of the history."""
@@ -112,8 +108,9 @@ class Resumed:
         """(inner) The procedure of ``run``, whose pauses the caller drives."""
         return acquire(self._log, format=self.info.format, prepare=self._prepare, **options)
 
-    def _prepare(self, _: Run) -> tuple[Draft, ...]:
+    def _prepare(self, run: Run) -> tuple[Draft, ...]:
         """What goes before the new question: the configuration and the note."""
+        run.sources = self._options.sources
         now = self._log.info()
         was_held = self.info.lease is not None and self.info.lease.state == "running"
         if now.head != self.info.head or was_held:  # what the old run began was under way then, and is not now
@@ -141,12 +138,13 @@ class Resumed:
 
 def plan(log_: Log, info: SessionInfo, options: ResumeOptions) -> Resumed:
     """Look at everything a return needs to know, and write nothing."""
-    changes = drift(info, options.agent)
+    changes = drift(log_, info, options.agent)
     if changes and options.config == "ask":
         raise ConfigDrift(tuple(change.text() for change in changes))
     now = from_us(log_.engine.store.now_us())
-    records = log_.read(kinds=("observation", "effect"), upto=info.head, reverse=True, limit=ledger.SCAN_MAX)
-    live = _live(log_, info, records)
+    found = ground.find(log_, info.format, info.head)
+    records = ground.records(log_, info.head)
+    live = ground.live(found, records)
     findings = world.check(
         live.observations,
         options.sources,
@@ -158,46 +156,24 @@ def plan(log_: Log, info: SessionInfo, options: ResumeOptions) -> Resumed:
     is_paused = info.lease is not None and info.lease.state == "paused"
     is_alive = info.lease is not None and not is_paused and not holder.is_dead(info.lease.holder)
     running = (info.lease.run,) if info.lease is not None and is_alive else ()
-    found = brief(
+    briefing = brief(
         now=now,
         last_active_at=info.active_at,
         entries=info.head,
         policy=options.policy,
         live=live,
         findings=findings,
-        others=_others(log_, live, records),
+        others=ground.others(log_, live.observations, records),
         unknown=ledger.open_effects(records, running=running),
         approvals=calls if is_paused else (),
         calls=() if is_paused else calls,
         changes=changes,
         tokens=_tokens(log_, info),
-        told=told_in(hit.entry for hit in log_.by_ref("note", upto=info.head, reverse=True, limit=TOLD_NOTES)),
+        told=told_in(ground.notes(log_, found, info.head, TOLD_NOTES)),
         time_zone=options.time_zone,
         language=options.language,
     )
-    return Resumed(log_, info, options, found)
-
-
-def _live(log_: Log, info: SessionInfo, records: list[Entry]) -> Live:
-    cut = log_.last("cut", upto=info.head)
-    body = {} if cut is None or cut.is_hollow else cut.json()
-    return ledger.live(records, after=body.get("upto", 0), keep=body.get("observations", ()))
-
-
-def _others(log_: Log, live: Live, records: list[Entry]) -> tuple[Foreign, ...]:
-    """What other sessions of the user did to the sources that this one has read, since it read them."""
-    own = {entry.id for entry in records}
-    since: dict[str, datetime] = {}
-    for seen in live.observations:
-        moment = seen.stored_at or seen.observed_at
-        since[seen.source] = min(since.get(seen.source, moment), moment)
-    hits: list[Hit] = []
-    for source, moment in since.items():
-        found = log_.engine.store.by_ref(
-            log_.scope, ledger.source_ref(source), since_us=to_us(moment), reverse=True, limit=OTHERS_MAX
-        )
-        hits += [hit for hit in found if hit.entry.id not in own]
-    return ledger.effects_of_others(hits, own=(log_.id,))
+    return Resumed(log_, info, options, briefing)
 
 
 def _open_calls(log_: Log, info: SessionInfo) -> tuple[formats.Call, ...]:
@@ -212,12 +188,16 @@ def _tokens(log_: Log, info: SessionInfo) -> int:
     return 0
 
 
-def drift(info: SessionInfo, agent: AgentConfig | None) -> tuple[Change, ...]:
-    """What differs between the pinned configuration and the agent's; empty: nothing."""
+def drift(log_: Log, info: SessionInfo, agent: AgentConfig | None) -> tuple[Change, ...]:
+    """What differs between the pinned configuration and the agent's, as far as the history goes; empty: nothing."""
     if agent is None or info.config is None:
         return ()
     pinned = AgentConfig.from_json(codec.decode(info.config))
-    return () if pinned.digest == agent.digest else compare(pinned, agent)
+    changes = () if pinned.digest == agent.digest else compare(pinned, agent)
+    if not any(change.what in ("tool-gone", "tool-schema") for change in changes):
+        return changes
+    found = ground.find(log_, info.format, info.head)
+    return compare(pinned, agent, called=ground.called(log_, info.format, found, info.head))
 
 
 def configure(log_: Log, info: SessionInfo, agent: AgentConfig | None, policy: ConfigPolicy) -> tuple[Draft, ...]:
@@ -231,7 +211,7 @@ def configure(log_: Log, info: SessionInfo, agent: AgentConfig | None, policy: C
         raise Invalid(f"config {policy!r} is none of ask, pin, adopt", where="config")
     if agent is None:
         return ()
-    changes = drift(info, agent)
+    changes = drift(log_, info, agent)
     if info.config is not None and (not changes or policy == "pin"):
         return ()
     words = tuple(change.text() for change in changes)

@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Collection, Generator, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -27,6 +28,7 @@ from .view import View, ViewSpec, build, open_calls, plan_cut
 
 if TYPE_CHECKING:  # the ledger is imported by the first observation or effect
     from .ledger import Effect, Observation, Version
+    from .world import Sources
 
 TTL = timedelta(seconds=30)
 """How long a lease lasts without being renewed; it is renewed at a third of that."""
@@ -51,11 +53,13 @@ class Run:
         id: Its id; every entry it appends carries it.
         fence: Its number; a later run has a higher one.
         is_lost: True once another run is known to hold the session, or this one was given back.
+        sources: How sources are looked at, where the session was resumed with them; for ``segue.using(run)``.
     """
 
     id: str
     fence: int
     is_lost: bool
+    sources: Sources | None
 
     def __init__(self, log: Log, lease: Lease, format: str, ttl: timedelta) -> None:
         self._log = log
@@ -64,6 +68,7 @@ class Run:
         self.id = lease.run
         self.fence = lease.fence
         self.is_lost = False
+        self.sources = None
         self._why: SegueError | None = None
         self._kept = Kept(self._renew, ttl.total_seconds() / 3, self.lose)
         log.engine.keeper.add(self._kept)
@@ -139,12 +144,15 @@ class Run:
             raise self._why
         raise LeaseLost(self.id, self.fence, self._log.info().fence) from self._why
 
-    def observe(self, source: str, version: object = None, *, value: object = None, **options: Any) -> Observation:
+    def observe(
+        self, source: str | Observation, version: object = None, *, value: object = None, **options: Any
+    ) -> Observation:
         """
         Record a reading of the world: what was read, in which version.
 
         Args:
-            source: The name of what was read (``warehouse:sales.orders``).
+            source: The name of what was read (``warehouse:sales.orders``); or an ``Observation``, such as
+                the functions of ``segue.inferred`` make, which is recorded as it is.
             version: What tells its state: a ``Version``, or any plain value; None when nothing does.
             value: What was read; only its digest is kept.
             options: max_age, tool, arguments, principal, call, collection; see ``segue.Observation``.
@@ -157,9 +165,12 @@ class Run:
         """
         from .ledger import Observation, Version, digest_of
 
-        seen = version if version is None or isinstance(version, Version) else Version.of(version)
-        options.setdefault("observed_at", from_us(self._log.engine.store.now_us()))
-        observation = Observation(source, seen, None if value is None else digest_of(value), **options)
+        if isinstance(source, Observation):
+            observation = replace(source, **options)
+        else:
+            seen = version if version is None or isinstance(version, Version) else Version.of(version)
+            options.setdefault("observed_at", from_us(self._log.engine.store.now_us()))
+            observation = Observation(source, seen, None if value is None else digest_of(value), **options)
         entry = log.draft(observation.body(), kind="observation", format="segue", origin="tool", refs=observation.refs)
         self.append_drafts((entry,))
         return observation
@@ -271,22 +282,29 @@ class RunEffect:
     Attributes:
         key: The idempotency key to hand to the other side.
 
-    A crash inside the block leaves it started and never ended: "outcome unknown".
+    A crash inside the block leaves it started and never ended: "outcome unknown". So does what tells
+    as little as a crash: a cancellation, Ctrl-C, a timeout, a lost connection. Other errors: failed.
     """
 
     def __init__(self, run: Run, effect: Effect) -> None:
         self._run = run
         self._effect = effect
+        self._is_done = False
         self._result: Any = None
         self._version: Version | None = None
         self.key = effect.key
 
     def done(self, result: Any = None, *, version: object = None) -> None:
-        """Tell what came of it: a receipt, and the version that the write made (it refreshes own readings)."""
+        """
+        Tell what came of it: a receipt, and the version that the write made (it refreshes own readings).
+
+        It is completed then, whatever happens in the rest of the block.
+        """
         from .ledger import Version
 
         self._result = result
         self._version = version if version is None or isinstance(version, Version) else Version.of(version)
+        self._is_done = True
 
     def __enter__(self) -> Self:
         self._run.check()
@@ -296,8 +314,12 @@ class RunEffect:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if error is None:
+        from .ledger import leaves_unknown
+
+        if error is None or self._is_done:
             end = self._effect.then("completed", result=self._result, version=self._version)
+        elif leaves_unknown(error):
+            return
         else:
             end = self._effect.then("failed", result={"error": f"{type(error).__name__}: {error}"[:1_000]})
         self._run.append_fact(_record(end))

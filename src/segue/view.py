@@ -291,6 +291,24 @@ def open_calls(reader: Reader, format: str, upto: int | None = None) -> tuple[Ca
     return _Builder(reader, ViewSpec(format, foreign="omit"), upto, estimate_tokens).open_calls()
 
 
+def begin(reader: Reader, format: str, upto: int | None = None) -> Begin:
+    """
+    Where a view of the log begins, without building it.
+
+    Raises:
+        ViewInvalid: ``bad-cut`` or ``bad-retract``.
+    """
+    base = _Builder(reader, ViewSpec(format, foreign="omit"), upto, estimate_tokens).base()
+    return Begin(base.upto, base.cut)
+
+
+class Begin(NamedTuple):
+    """Entries up to ``upto`` are not read; ``cut`` is the seq of what stands for them, or None."""
+
+    upto: int
+    cut: int | None
+
+
 class _Base(NamedTuple):
     """Where a view starts: nothing up to ``upto`` is read; ``summary`` stands for it."""
 
@@ -319,7 +337,7 @@ class _Builder:
         self.retracts = Retracts(self._hits("retract", READ_MAX))
 
     def build(self) -> View:
-        base = self._base()
+        base = self.base()
         spec = self.spec
         first, reason = 0, ""
         if spec.last_turns or spec.last_entries or spec.budget_tokens:
@@ -339,7 +357,7 @@ class _Builder:
         return self._view(base, laid, first if is_cut_off else 0, more)
 
     def open_calls(self) -> tuple[Call, ...]:
-        base = self._base()
+        base = self.base()
         newest: list[Entry] = []
         step, upto = _PAGE, self.upto
         while True:
@@ -352,7 +370,7 @@ class _Builder:
 
     # What was taken back, and where it starts.
 
-    def _base(self) -> _Base:
+    def base(self) -> _Base:
         """The last cut that holds: an entry, or a message of the provider that stands for all before it."""
         base = self._last_cut()
         for mark in self.rules.marks:
