@@ -32,6 +32,14 @@ Counter = Callable[[bytes], int]
 """Tokens of one message, from its bytes."""
 
 _KINDS = ("message", "note")
+_NEVER = 1 << 62  # a break that does not end
+
+PREFIX_KIND = "segue.prefix"
+"""Kind of the entry that says what stands before the messages: model, instructions, tools."""
+
+PREFIX = "prefix"
+"""Its ref. What the model thought before the last of them is bound to another prefix."""
+
 _PAGE = 200  # first step backwards for a window; each further step is twice as long
 _Foreign = Literal["refuse", "omit"]
 
@@ -335,15 +343,19 @@ class _Builder:
         self.count = count
         self.rules = _rules(spec.format)
         self.retracts = Retracts(self._hits("retract", READ_MAX))
+        self.breaks: list[tuple[int, int]] = []  # (after, before): what the model made between them had another prefix
 
     def build(self) -> View:
         base = self.base()
+        self._find_breaks(base)
         spec = self.spec
         first, reason = 0, ""
         if spec.last_turns or spec.last_entries or spec.budget_tokens:
             entries, first, reason = self._window(base)
         else:
             entries = self._all(base.upto)
+        if first - 1 > base.upto:
+            self.breaks.append((0, _NEVER))
         laid = self._lay_out(entries, after=max(base.upto, first - 1))
         while first:  # what was left out as a repetition of something earlier may be in now
             again, reason_again = self._choose(base, laid, is_all=True) or (0, "")
@@ -395,10 +407,25 @@ class _Builder:
     def _last_cut(self) -> _Base:
         for hit in self._hits("cut"):
             entry = hit.entry
-            if entry.kind == "cut" and entry.body is not None and not self.retracts.by(entry):
+            if entry.kind != "cut" or entry.body is None:
+                continue
+            by = self.retracts.by(entry)
+            if not by:
                 cut = read_cut(entry, entry.body, self.rules)
                 return _Base(cut.upto, entry.seq, cut.summary)
+            self.breaks.append((entry.seq, by))
         return _Base()
+
+    def _find_breaks(self, base: _Base) -> None:
+        """Where the prefix changed under what was already said: at a cut, and when the request's own part changed."""
+        if not self.rules.binds:
+            return
+        if base.summary or (base.cut is not None and base.cut > base.upto + 1):
+            self.breaks.append((base.upto, base.cut or 0))
+        for hit in self._hits(PREFIX):
+            if hit.entry.kind == PREFIX_KIND:
+                self.breaks.append((0, hit.entry.seq))
+                break
 
     # What is read.
 
@@ -477,10 +504,14 @@ class _Builder:
         has_retracts = bool(self.retracts)
         name, shape_of, decode, add = self.spec.format, self.rules.shape, codec.decode, layout.add
         admit = None if type(intake) is Intake else intake.admit
+        breaks = list(self.breaks) if self.rules.binds else []
         for entry in entries:
             body = entry.body
-            if body is None or (has_retracts and self.retracts.by(entry)):
+            by = self.retracts.by(entry) if has_retracts else 0
+            if body is None or by:
                 self._leave_out(entry, layout, intake, omitted, marks)
+                if self.rules.binds:
+                    breaks.append((entry.seq, by or _NEVER))
                 continue
             if entry.kind == "note":
                 intake.note()
@@ -491,6 +522,11 @@ class _Builder:
                 omitted.append(self._foreign(entry))
                 continue
             value = decode(body)
+            if breaks and any(low < entry.seq < high for low, high in breaks):
+                free = self.rules.unbound(body, value)
+                if free is not None:
+                    body, value = free
+                    omitted.append(_omission(entry, "thinking", "what it was bound to has changed"))
             shape = shape_of(value)
             if shape is None:
                 omitted.append(_omission(entry, "not-a-message", f"no {name} message"))

@@ -55,6 +55,7 @@ class FormatRules(Protocol):
     Attributes:
         name: The format's name in entries and views.
         marks: Refs of messages that stand for everything before them (the newest is looked up, not searched).
+        binds: The provider refuses thinking whose prefix is not the one that it was made with.
     """
 
     @property
@@ -62,6 +63,9 @@ class FormatRules(Protocol):
 
     @property
     def marks(self) -> tuple[str, ...]: ...
+
+    @property
+    def binds(self) -> bool: ...
 
     def shape(self, value: Any) -> Shape | None:
         """What a message is, or None when the value is no message of this format."""
@@ -83,6 +87,9 @@ class FormatRules(Protocol):
 
     def is_reasoning(self, value: Any) -> bool:
         """True when it ends in reasoning, so that it may only be sent together with what follows."""
+
+    def unbound(self, body: bytes, value: Any) -> tuple[bytes, Any] | None:
+        """The message without what is bound to the prefix it was made with; None when there is nothing of that."""
 
     def settlement(self, call: Call, text: str = INTERRUPTED) -> dict[str, Any]:
         """A result for a call that has none, marked as an error where the format can; append it with origin system."""

@@ -68,6 +68,7 @@ class Anthropic:
 
     name = "anthropic"
     marks = ("compaction",)
+    binds = True
 
     def shape(self, value: Any) -> Shape | None:
         """What a message is, or None when the value is no message of this format."""
@@ -119,6 +120,16 @@ class Anthropic:
         """True when it ends in thinking, so that it may only be sent together with what follows."""
         shape = self.shape(value)
         return shape is not None and shape.needs_next
+
+    def unbound(self, body: bytes, value: Any) -> tuple[bytes, Any] | None:
+        """The message without its thinking, which is bound to all that stood before it; None when there is none."""
+        content = value.get("content") if type(value) is dict else None
+        if type(content) is not list or not any(_is_thinking(block) for block in content):
+            return None
+        raws = _raw_list.decode(_raw_message.decode(body).content)
+        kept = [(bytes(raw), block) for raw, block in zip(raws, content, strict=True) if not _is_thinking(block)]
+        message = _message(value, kept, ())
+        return message.body, message.value
 
     def settlement(self, call: Call, text: str = INTERRUPTED) -> dict[str, Any]:
         """A result for a call that has none: an error, with this text."""
@@ -217,6 +228,10 @@ def _shape_of_text(value: dict[str, Any], role: str, content: str) -> Shape | No
 
 def _has_own_fields(value: dict[str, Any]) -> bool:
     return len(value) == 2 or (value["role"] == "system" and value.keys() <= _SYSTEM_FIELDS)
+
+
+def _is_thinking(block: Any) -> bool:
+    return type(block) is dict and block.get("type") in _THINKING
 
 
 def _is_blank(block: dict[str, Any]) -> bool:

@@ -34,6 +34,7 @@ class OpenAIChat:
 
     name = "openai.chat"
     marks: tuple[str, ...] = ()
+    binds = False
 
     def shape(self, value: Any) -> Shape | None:
         """What a message is, or None when the value is no message of this format."""
@@ -85,6 +86,10 @@ class OpenAIChat:
     def is_reasoning(self, value: Any) -> bool:  # noqa: ARG002 - the format keeps no reasoning apart
         """Never: this format has no reasoning that is bound to what follows."""
         return False
+
+    def unbound(self, body: bytes, value: Any) -> tuple[bytes, Any] | None:  # noqa: ARG002
+        """Nothing is to be taken out."""
+        return None
 
     def settlement(self, call: Call, text: str = INTERRUPTED) -> dict[str, Any]:
         """A result for a call that has none."""

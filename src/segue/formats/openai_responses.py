@@ -79,6 +79,7 @@ class OpenAIResponses:
 
     name = "openai.responses"
     marks: tuple[str, ...] = ()
+    binds = False  # reasoning with another prefix is dropped by the provider, which says so
 
     def shape(self, value: Any) -> Shape | None:
         """What an item is, or None when the value is no item of this format."""
@@ -138,6 +139,10 @@ class OpenAIResponses:
         """True for reasoning, which may only be sent together with the item that follows."""
         shape = self.shape(value)
         return shape is not None and shape.needs_next
+
+    def unbound(self, body: bytes, value: Any) -> tuple[bytes, Any] | None:  # noqa: ARG002
+        """Nothing is to be taken out."""
+        return None
 
     def settlement(self, call: Call, text: str = INTERRUPTED) -> dict[str, Any]:
         """
