@@ -125,7 +125,7 @@ class Raw:
             (self.no << 32, (self.no + 1) << 32, count),
         ).fetchall()
         unpack = zstandard.ZstdDecompressor()
-        return [unpack.decompress(row[11]) if row[10] else row[11] for row in rows]
+        return [json.loads(unpack.decompress(row[11]) if row[10] else row[11]) for row in rows]
 
 
 class Bench:
@@ -231,7 +231,7 @@ def rounds(bench, blocks):
             "fork at 10": bench.timed(60, lambda: bench.short.fork(10)),
             "fork at 10,000": bench.timed(60, lambda: bench.long.fork(10_000)),
             "raw last 20": bench.timed(200, lambda: bench.raw.last(20)),
-            "last 20 of 10,000": bench.timed(200, lambda: bench.long.read(last=20)),
+            "last 20 of 10,000": bench.timed(200, lambda: [entry.json() for entry in bench.long.read(last=20)]),
             "view of 400": bench.timed(5, window.messages),
             "view of 400 behind a cut at 99,600": bench.timed(5, cut.messages),
             "raw turn in groups of 32": bench.timed(20, lambda: bench.raw.group([bench.next() for _ in range(32)]))

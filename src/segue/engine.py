@@ -97,10 +97,10 @@ class Lane:
         job.waiter.acquire()
         return job.answer()
 
-    def put(self, job: Job) -> None:
+    def put(self, *jobs: Job) -> None:
         if self._closed:
             raise Closed("this database handle is closed; open the store again")
-        self._queue.append(job)
+        self._queue.extend(jobs)
         self._rouse()
 
     def close(self) -> None:
@@ -304,6 +304,7 @@ class Engine:
         self._lock = threading.Lock()
         self.changes = Changes()
         self.keeper = Keeper(self)
+        self._bundles: dict[asyncio.AbstractEventLoop, list[Job]] = {}
         self._closed = False
 
     def _changed(self, session: str | None) -> None:
@@ -335,10 +336,27 @@ class Engine:
         loop = asyncio.get_running_loop()
         job = Job(op, loop)
         job.waiter = loop.create_future()
-        self._lane(op).put(job)
+        # What the loop's tasks ask for in one round goes to the lane together, which is then woken once.
+        bundle = self._bundles.setdefault(loop, [])
+        if not bundle:
+            loop.call_soon(self._hand_over, loop)
+        bundle.append(job)
         result = await job.waiter
         self.changes.tell(_session_of(op))
         return result
+
+    def _hand_over(self, loop: asyncio.AbstractEventLoop) -> None:
+        jobs = self._bundles.pop(loop, [])
+        lanes: dict[Lane, list[Job]] = {}
+        for job in jobs:
+            lanes.setdefault(self._lane(job.op), []).append(job)
+        for lane, mine in lanes.items():
+            try:
+                lane.put(*mine)
+            except Closed as error:
+                for job in mine:
+                    job.error = error
+                _settle(mine)
 
     def hop(self, function: Callable[..., T], *args: Any, **options: Any) -> Future[T]:
         """Run blocking code on one of the engine's threads."""
