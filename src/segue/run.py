@@ -464,6 +464,7 @@ def _wait_turn(log: Log, place: Queued, until: float | None) -> Generator[Pause,
     pause, longest = POLL_SECONDS
     if log.engine.is_told:
         pause = longest = ASK_SECONDS  # we are told
+    before, holder_run = place.before, place.run
     while True:
         now = time.monotonic()
         left = ASK_SECONDS - (now - asked)
@@ -472,9 +473,13 @@ def _wait_turn(log: Log, place: Queued, until: float | None) -> Generator[Pause,
         if left <= 0:
             return
         yield Pause(log.id, min(pause, left))
-        pause = min(pause * 1.5, longest)
+        # Who is far behind looks less often: a long queue must not be a crowd.
+        pause = min(pause * 1.5, longest * (1 + before / 8))
         lease = log.info().lease
-        if lease is None or lease.state == "paused" or lease.run != place.run:
+        if lease is not None and lease.state == "running":
+            if lease.run != holder_run:  # the next one has it: we moved up
+                before, holder_run, pause = max(0, before - 1), lease.run, POLL_SECONDS[0]
+        elif before == 0:
             return
 
 
