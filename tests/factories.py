@@ -27,3 +27,9 @@ def agents_compacting_session(session_id, directory):
 
     db = segue.open(f"sqlite:///{directory}/segue.db")
     return SegueCompactingSession(session_id, db.scope(), client=object())
+
+
+def saver(directory):
+    from segue.adapters.langgraph import SegueSaver
+
+    return SegueSaver.open(f"sqlite:///{directory}/segue.db")
