@@ -55,13 +55,15 @@ from types import TracebackType
 from typing import Any, Self
 
 from . import database
+from .anew import Extract
 from .briefing import Briefing
 from .config import AgentConfig
 from .database import PURGE_AFTER, Database, SweepReport
 from .engine import Engine, Watch
-from .errors import LeaseLost, OutcomeUnknown
+from .errors import LeaseLost, MaskRefused, OutcomeUnknown
 from .ledger import Observation, Version
 from .log import Log
+from .mask import Mask
 from .model import Draft, Entry, Hit, Parent, Policy, ScopeKey, SessionInfo
 from .resume import ConfigPolicy, Resumed
 from .run import TTL, WAIT, Run, RunEffect
@@ -144,7 +146,7 @@ HAND = {
                 elif is_over(quiet_since, silence):
                     return
                 else:
-                    await watch.await_(None if silence is None else silence.total_seconds())
+                    await watch.await_(watch.pause(None if silence is None else silence.total_seconds()))
         finally:
             watch.close()
 

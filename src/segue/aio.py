@@ -18,13 +18,15 @@ from types import TracebackType
 from typing import Any, Self
 
 from . import database
+from .anew import Extract
 from .briefing import Briefing
 from .config import AgentConfig
 from .database import PURGE_AFTER, Database, SweepReport
 from .engine import Engine, Watch
-from .errors import LeaseLost, OutcomeUnknown
+from .errors import LeaseLost, MaskRefused, OutcomeUnknown
 from .ledger import Observation
 from .log import Log
+from .mask import Mask
 from .model import Draft, Entry, Hit, Parent, Policy, ScopeKey, SessionInfo
 from .resume import ConfigPolicy, Resumed
 from .run import TTL, WAIT, Run, RunEffect
@@ -305,6 +307,19 @@ class AsyncSession:
         """See ``Session.fork``."""
         return AsyncSession(self._engine, await self._engine.ahop(self._sync.fork, at, id=id, **options))
 
+    async def start_anew(
+        self,
+        summary: str | Callable[[Extract], str] | None = None,
+        *,
+        id: str | None = None,
+        language: str = "en",
+        **options: Any,
+    ) -> AsyncSession:
+        """See ``Session.start_anew``."""
+        return AsyncSession(
+            self._engine, await self._engine.ahop(self._sync.start_anew, summary, id=id, language=language, **options)
+        )
+
     async def erase(self) -> Erased:
         """See ``Session.erase``."""
         return await self._engine.ahop(self._sync.erase)
@@ -346,7 +361,7 @@ class AsyncSession:
                 elif is_over(quiet_since, silence):
                     return
                 else:
-                    await watch.await_(None if silence is None else silence.total_seconds())
+                    await watch.await_(watch.pause(None if silence is None else silence.total_seconds()))
         finally:
             watch.close()
 
@@ -507,6 +522,16 @@ class AsyncResumed:
     def briefing(self) -> Briefing:
         """See ``Resumed``."""
         return self._sync.briefing
+
+    @property
+    def mask(self) -> Mask | None:
+        """See ``Resumed``."""
+        return self._sync.mask
+
+    @property
+    def mask_refused(self) -> MaskRefused | None:
+        """See ``Resumed``."""
+        return self._sync.mask_refused
 
     @property
     def id(self) -> str:

@@ -253,12 +253,12 @@ class Watch:
         if self._wake is not None:
             self._wake()
 
-    def wait(self, most: float | None) -> None:
-        """Block until something changed, it is time to look again, or ``most`` seconds passed."""
-        self._event.wait(self._next(most))
+    def wait(self, seconds: float) -> None:
+        """Block until something changed since the last wait, or the time is over."""
+        self._event.wait(seconds)
         self._seen()
 
-    async def await_(self, most: float | None) -> None:
+    async def await_(self, seconds: float) -> None:
         """The same without a thread."""
         import asyncio
 
@@ -267,10 +267,11 @@ class Watch:
         self._wake = lambda: _call_soon(loop, changed.set)
         if not self._event.is_set():
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(changed.wait(), self._next(most))
+                await asyncio.wait_for(changed.wait(), seconds)
         self._seen()
 
-    def _next(self, most: float | None) -> float:
+    def pause(self, most: float | None) -> float:
+        """How long a follower waits until it looks again: longer and longer while nothing happens."""
         pause, self._pause = self._pause, min(self._pause * 1.5, self._longest)
         return pause if most is None else max(0.0, min(pause, most))
 
@@ -374,37 +375,22 @@ class Engine:
 
         return await asyncio.wrap_future(self.hop(function, *args, **options))
 
-    def wait(self, pause: Pause) -> None:
-        """Block this thread until the session changes or the time is over."""
-        event = threading.Event()
-        number = self.changes.add(pause.session, event.set)
-        try:
-            event.wait(pause.seconds)
-        finally:
-            self.changes.remove(pause.session, number)
-
-    async def await_(self, pause: Pause) -> None:
-        """The same without a thread."""
-        import asyncio
-
-        loop = asyncio.get_running_loop()
-        event = asyncio.Event()
-        number = self.changes.add(pause.session, lambda: _call_soon(loop, event.set))
-        try:
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(event.wait(), pause.seconds)
-        finally:
-            self.changes.remove(pause.session, number)
-
     def drive(self, steps: Generator[Pause, None, T]) -> T:
         """Run a waiting procedure on this thread."""
+        watch: Watch | None = None
         try:
             while True:
-                self.wait(next(steps))
+                pause = next(steps)
+                if watch is None:
+                    watch = Watch(self, pause.session)  # and look once more: it may have changed just before
+                else:
+                    watch.wait(pause.seconds)
         except StopIteration as end:
             return end.value  # type: ignore[no-any-return]
         finally:
             steps.close()
+            if watch is not None:
+                watch.close()
 
     async def adrive(self, steps: Generator[Pause, None, T]) -> T:
         """
@@ -415,17 +401,24 @@ class Engine:
         """
         import asyncio
 
+        watch: Watch | None = None
         step = self.hop(_step, steps)
         try:
             while True:
                 pause, value = await asyncio.shield(asyncio.wrap_future(step))
                 if pause is None:
                     return value  # type: ignore[no-any-return]
-                await self.await_(pause)
+                if watch is None:
+                    watch = Watch(self, pause.session)
+                else:
+                    await watch.await_(pause.seconds)
                 step = self.hop(_step, steps)
         except BaseException:
             await _settled(self.hop(_abandon, steps, step))
             raise
+        finally:
+            if watch is not None:
+                watch.close()
 
     def close(self) -> None:
         """Finish what was accepted, then release everything. Idempotent."""

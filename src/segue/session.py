@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from . import codec, log
+from . import log
+from .attributes import checked, inherited
 from .engine import Engine, Pause, Watch
 from .errors import Archived, Exists, Invalid, NotFound, VersionMoved
 from .log import Log
@@ -17,12 +18,9 @@ from .store import LIST_MAX, READ_MAX, Appended, Create, Erase, Erased, Filter, 
 from .view import View, ViewSpec, build
 
 if TYPE_CHECKING:  # what a resume needs is imported by the first resume
+    from .anew import Extract
     from .config import AgentConfig
     from .resume import ConfigPolicy, Resumed
-
-TITLE_MAX = 500
-TAGS_MAX = 64
-METADATA_MAX_BYTES = 16 * 1024
 
 
 class SessionList(NamedTuple):
@@ -185,7 +183,7 @@ class Session:
                 elif is_over(quiet_since, silence):
                     return
                 else:
-                    watch.wait(None if silence is None else silence.total_seconds())
+                    watch.wait(watch.pause(None if silence is None else silence.total_seconds()))
         finally:
             watch.close()
 
@@ -204,12 +202,14 @@ class Session:
 
         Raises:
             Invalid: There is no such entry here, it belongs to the session this one was forked from, or
-                it is a cut or a retraction, without which the view would show what they hide.
+                it is a cut, a retraction or a mask, without which the view would show what they hide.
         """
         for seq in seqs:
             for entry in self._log.read(after=seq - 1, upto=seq):
-                if entry.kind in ("cut", "retract"):
-                    raise Invalid(f"entry {seq} is a {entry.kind}: without it, what it hides would be shown", where="seqs")
+                if entry.kind in ("cut", "retract", "mask"):
+                    raise Invalid(
+                        f"entry {seq} is a {entry.kind}: without it, what it hides would be shown", where="seqs"
+                    )
         return self._log.engine.do(Hollow(self._log.scope, self.id, tuple(seqs)))  # type: ignore[no-any-return]
 
     # For the model
@@ -305,7 +305,7 @@ class Session:
             Invalid: Unknown name or a value over its limit.
             Exists: The key belongs to another session.
         """
-        return self._update(_checked(changes), expect)
+        return self._update(checked(changes), expect)
 
     def _update(self, changes: Mapping[str, Any], expect: int | None = None) -> SessionInfo:
         self.info = self._log.engine.do(Update(self._log.scope, self.id, changes, expect))
@@ -393,24 +393,48 @@ class Session:
         at = info.head if at is None else at
         if not isinstance(at, int) or not 0 <= at <= info.head:
             raise Invalid(f"at must lie between 0 and the head ({info.head}), not {at!r}", where="at")
-        inherited = {
-            "title": info.title,
-            "tags": info.tags,
-            "metadata": info.metadata,
-            "idle_us": info.idle_us,
-            "expires_us": None if info.expires_at is None else to_us(info.expires_at),
-            "config": info.config,
-            "is_listed": info.is_listed,
-        }
         create = Create(
             self._log.scope,
             new_id() if id is None else check_name(id, "id"),
             format=info.format,
             parent=Parent(self.id, at, "fork"),
-            **{**inherited, **_checked(options)},
+            **{"config": info.config, **inherited(info), **checked(options)},
         )
         made = self._log.engine.do(Fork(create, self.id, at))
         return Session(self._log._replace(id=made.id), made)
+
+    def start_anew(
+        self,
+        summary: str | Callable[[Extract], str] | None = None,
+        *,
+        id: str | None = None,
+        language: str = "en",
+        **options: Any,
+    ) -> Session:
+        """
+        A new session that goes on from this one with a summary: goals, decisions, open points, effects.
+
+        Readings are not taken along: what the new session says of the world it must read itself. Both
+        know of each other: the new one has this one as parent (link ``anew``), this one has an entry
+        with the ref ``anew``. This one is left as it is; ``end()`` it if it is over.
+
+        Args:
+            summary: The text; or a callable that makes one from the extract (ask a model in it); None:
+                the extract as plain text, made without a model.
+            id: Id of the new session, for a caller that may ask again.
+            language: Of the plain text.
+            options: agent, and as for ``fork``; what is not given is taken from this session (but the key,
+                the pin, and the configuration, which the first run pins).
+
+        Raises:
+            Archived: Restore this one first.
+            Invalid: An unknown option or language, or a summary that is no text.
+        """
+        from .anew import start
+
+        self.check_lifetime()
+        info = start(self._log, self.info, summary, id=id, language=language, options=options)
+        return Session(self._log._replace(id=info.id), info)
 
     def erase(self) -> Erased:
         """
@@ -472,7 +496,7 @@ class Scope:
             format=check_name(format, "format"),
             config=None if agent is None else agent.encode(),
             parent=parent,
-            **_checked(options),
+            **checked(options),
         )
         return self._session(self._engine.do(create))
 
@@ -608,83 +632,6 @@ def _statuses(status: str | Sequence[str] | None) -> tuple[str, ...] | None:
         if one not in known:
             raise Invalid(f"status {one!r} is none of {', '.join(known)}", where="status")
     return chosen
-
-
-_NAMES = {"pinned": "is_pinned", "listed": "is_listed", "idle": "idle_us", "expires_at": "expires_us"}
-
-
-def _checked(changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Attributes as the store takes them, or ``Invalid`` naming the one that is refused."""
-    done: dict[str, Any] = {}
-    for name, value in changes.items():
-        check = _CHECKS.get(name)
-        if check is None:
-            raise Invalid(f"unknown attribute {name!r}; known are {', '.join(sorted(_CHECKS))}", where=name)
-        done[_NAMES.get(name, name)] = check(value)
-    return done
-
-
-def _title(value: Any) -> str:
-    if not isinstance(value, str) or len(value) > TITLE_MAX:
-        raise Invalid(f"title must be a str of at most {TITLE_MAX} characters", where="title")
-    codec.encode(value, where="title")
-    return value
-
-
-def _tags(value: Any) -> tuple[str, ...]:
-    if isinstance(value, str):
-        raise Invalid("tags must be a sequence of str, not one str", where="tags")
-    tags = tuple(sorted({check_name(tag, "tag") for tag in value}))
-    if len(tags) > TAGS_MAX:
-        raise Invalid(f"a session has at most {TAGS_MAX} tags", where="tags")
-    return tags
-
-
-def _metadata(value: Any) -> dict[str, Any]:
-    if not isinstance(value, Mapping):
-        raise Invalid("metadata must be a mapping", where="metadata")
-    size = len(codec.encode(dict(value), where="metadata"))
-    if size > METADATA_MAX_BYTES:
-        raise Invalid(f"metadata has {size:,} bytes, the limit is {METADATA_MAX_BYTES:,}", where="metadata")
-    return dict(value)
-
-
-def _flag(value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise Invalid(f"expected True or False, not {value!r}")
-    return value
-
-
-def _key(value: Any) -> str | None:
-    return None if value is None else check_name(value, "key")
-
-
-def _idle(value: Any) -> int | None:
-    if value is None:
-        return None
-    if not isinstance(value, timedelta) or value <= timedelta(0):
-        raise Invalid("idle must be a positive timedelta, or None", where="idle")
-    return value // timedelta(microseconds=1)
-
-
-def _expires(value: Any) -> int | None:
-    if value is None:
-        return None
-    if not isinstance(value, datetime):
-        raise Invalid("expires_at must be an aware datetime, or None", where="expires_at")
-    return to_us(value)
-
-
-_CHECKS = {
-    "title": _title,
-    "tags": _tags,
-    "metadata": _metadata,
-    "pinned": _flag,
-    "listed": _flag,
-    "key": _key,
-    "idle": _idle,
-    "expires_at": _expires,
-}
 
 
 def total(sessions: Sequence[SessionInfo]) -> Usage:
