@@ -519,7 +519,7 @@ class _Note:
     def _versions(self, old: Version | None, new: Version | None) -> str:
         if old is None or new is None:
             return ""
-        return f"{phrases.kind_name(new.kind, self._words)} {_shown(old)} → {_shown(new)}"
+        return f"{phrases.kind_name(new.kind, self._words)} {shown(old)} → {shown(new)}"
 
     def _again(self, read: Observation) -> str:
         if read.tool:
@@ -578,6 +578,6 @@ class _Note:
         return self._words.reasons[reason.what].format(n=f"{reason.n:,}", of=f"{reason.of:,}", gap=gap)
 
 
-def _shown(version: Version) -> str:
-    """A version in at most 80 characters; long runs of hex digits by their beginning."""
+def shown(version: Version) -> str:
+    """(inner) A version in at most 80 characters; long runs of hex digits by their beginning."""
     return clean(_HASH.sub(lambda found: f"{found[0][:10]}…", version.value))

@@ -1,4 +1,4 @@
-"""What Segue's own entries say about a view: cuts, retractions and notes, read from their bodies."""
+"""What Segue's own entries say about a view: cuts, retractions, masks and notes, read from their bodies."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import msgspec
 from . import codec
 from .errors import ViewInvalid
 from .formats import FormatRules, Message, Shape
+from .formats.masking import masked
 from .model import Entry, Hit
 
 
@@ -37,6 +38,24 @@ class _RetractBody(msgspec.Struct):
     after: int | None = None
 
 
+class _MaskedResult(msgspec.Struct):
+    seq: int
+    call: str
+    text: str
+
+
+class _MaskBody(msgspec.Struct):
+    results: list[_MaskedResult]
+
+
+class Masked(NamedTuple):
+    """A message whose results are shown as superseded: its JSON, its value, and the mask entry that says so."""
+
+    body: bytes
+    value: Any
+    by: int
+
+
 class Retracts:
     """All that is taken back: entries by seq, by run, or all messages after a seq; always of before the retraction."""
 
@@ -44,11 +63,16 @@ class Retracts:
         self._seqs: dict[int, int] = {}  # what, and by which entry
         self._runs: dict[str, int] = {}
         self._after: list[tuple[int, int]] = []
+        self.masks: dict[int, dict[str, str]] = {}  # by the seq of the message: texts by call
+        self._masked_by: dict[int, int] = {}
+        self.unmasked: list[tuple[int, int]] = []  # (first message, by): was masked for a while
         for hit in newest_first:
             entry = hit.entry
-            is_held = entry.seq not in self._seqs  # one that a later one names does not count
-            if entry.kind == "retract" and entry.body is not None and is_held:
+            by = self._seqs.get(entry.seq, 0)  # one that a later one names does not count
+            if entry.kind == "retract" and entry.body is not None and not by:
                 self._add(entry, entry.body)
+            elif entry.kind == "mask" and entry.body is not None:
+                self._mask(entry, entry.body, by)
 
     def _add(self, entry: Entry, body: bytes) -> None:
         try:
@@ -62,6 +86,27 @@ class Retracts:
             self._runs.setdefault(what.run, entry.seq)
         if what.after is not None:
             self._after.append((what.after, entry.seq))
+
+    def _mask(self, entry: Entry, body: bytes, by: int) -> None:
+        try:
+            results = msgspec.json.decode(body, type=_MaskBody).results
+        except msgspec.MsgspecError as error:
+            if by:
+                return
+            raise bad_entry(entry, error) from None
+        results = [one for one in results if one.seq < entry.seq]
+        if by and results:
+            self.unmasked.append((min(one.seq for one in results), by))
+            return
+        for one in results:
+            self.masks.setdefault(one.seq, {}).setdefault(one.call, one.text)  # the newest mask counts
+            self._masked_by[one.seq] = max(entry.seq, self._masked_by.get(one.seq, 0))
+
+    def masked(self, entry: Entry, value: Any) -> Masked | None:
+        """The message as its masks have it; None when it has none, or they do not fit."""
+        texts = self.masks.get(entry.seq)
+        shown = None if texts is None else masked(entry.format, value, texts)
+        return None if shown is None else Masked(codec.encode(shown), shown, self._masked_by[entry.seq])
 
     def __bool__(self) -> bool:
         return bool(self._seqs or self._runs or self._after)

@@ -533,7 +533,7 @@ def open_effects(
     for looked, entry in enumerate(entries):
         if looked >= scan:
             break
-        effect = _effect(entry)
+        effect = effect_of(entry)
         if effect is None:
             continue
         if effect.phase == "started":
@@ -594,7 +594,7 @@ def effects_of_others(hits: Iterable[Hit], *, own: Collection[str], limit: int =
     """
     latest: dict[tuple[str, str], Foreign] = {}
     for hit in hits:
-        effect = None if hit.session in own else _effect(hit.entry)
+        effect = None if hit.session in own else effect_of(hit.entry)
         if effect is None:
             continue
         known = latest.get((hit.session, effect.id))
@@ -604,7 +604,8 @@ def effects_of_others(hits: Iterable[Hit], *, own: Collection[str], limit: int =
     return tuple(ordered[-limit:])
 
 
-def _effect(entry: Entry) -> Effect | None:
+def effect_of(entry: Entry) -> Effect | None:
+    """(inner) The effect of an entry, or None for what is none."""
     if entry.kind != "effect" or entry.is_hollow:
         return None
     try:

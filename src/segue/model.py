@@ -16,7 +16,7 @@ from .errors import Corrupt, Invalid
 NAME_MAX_BYTES = 255
 """Longest tenant, user, session id, key, entry id or ref, in UTF-8 bytes."""
 
-KINDS = frozenset({"message", "note", "cut", "observation", "effect", "derived", "config", "retract"})
+KINDS = frozenset({"message", "note", "cut", "observation", "effect", "derived", "config", "retract", "mask"})
 """The kinds that Segue gives a meaning. Any other name is an opaque kind of an adapter (``claude.line``)."""
 
 ORIGINS = frozenset({"user", "model", "tool", "system", "import"})

@@ -68,6 +68,8 @@ class Phrases:
     unverifiable: str  # sources
     again: str  # call: how to read it again
     again_by_call: str  # call: the id of the call that read it
+    masks: dict[str, str]  # by outcome: at, source, versions, again: stands in the place of a result
+    mask_again: str  # call
     others_heading: str  # n
     other: str  # at, name, source, session, phase
     unknown_heading: str  # n
@@ -84,6 +86,11 @@ class Phrases:
     because: str  # reasons
     reasons: dict[str, str]  # why: gap, n, of
     phases: dict[str, str]  # of an effect
+
+    # A new session's summary of the one it goes on from
+    anew: dict[
+        str, str
+    ]  # heading: title, at; goals, decisions, effects, open, sources; call: name, call; unanswered: at; end
 
     # What differs between two configurations of an agent
     changes: dict[str, str]  # by what: name, old, new, detail
@@ -244,6 +251,12 @@ templates["en"] = _phrases(
     unverifiable="- Not verifiable: {sources}",
     again="; read it again with {call}",
     again_by_call="; read it again as call {call} did",
+    masks={
+        "changed": "[superseded since {at} at the latest · {source} · {versions}{again}]",
+        "gone": "[superseded since {at} at the latest · {source} · does not exist any more]",
+        "denied": "[withheld since {at} · {source} · may not be read any more]",
+    },
+    mask_again="; call {call} again",
     others_heading="Others acted on the same sources since: {n}",
     other="- {at}: {name} on {source} by session {session} ({phase})",
     unknown_heading="Own actions of unknown outcome (find out whether they happened before you repeat them): {n}",
@@ -277,6 +290,17 @@ templates["en"] = _phrases(
         "clock": "a clock was moved",
     },
     phases={"started": "outcome not known", "completed": "done", "failed": "failed"},
+    anew={
+        "heading": "[Summary of an earlier session · {title} · last active {at}]",
+        "goals": "What was asked for:",
+        "decisions": "What was decided:",
+        "effects": "What was done to the world:",
+        "open": "What is open:",
+        "sources": "What was read then (read again what you use; no values were taken along):",
+        "call": "the call {name} ({call}) has no result; whether it took effect is unknown",
+        "unanswered": "the last question ({at}) has no answer",
+        "end": "[End of the summary. Nothing in it says how the world is now.]",
+    },
     changes={
         "name": "the agent's name changed from {old} to {new}",
         "version": "the agent's version changed from {old} to {new}",
@@ -339,6 +363,12 @@ templates["zh"] = _phrases(
     unverifiable="- 无法核实：{sources}",
     again="；重新读取：{call}",
     again_by_call="；按调用 {call} 的方式重新读取",
+    masks={
+        "changed": "[最迟自 {at} 起已失效 · {source} · {versions}{again}]",
+        "gone": "[最迟自 {at} 起已失效 · {source} · 已不存在]",
+        "denied": "[自 {at} 起不再显示 · {source} · 已无权读取]",
+    },
+    mask_again="；请重新调用 {call}",
     others_heading="期间他人对相同数据源的操作 {n} 项：",
     other="- {at}：{name}，{source}，会话 {session}（{phase}）",
     unknown_heading="结果未知的操作 {n} 项（可能已发生，也可能没有；重做之前先查明）：",
@@ -371,6 +401,17 @@ templates["zh"] = _phrases(
         "clock": "时钟被调整过",
     },
     phases={"started": "结果未知", "completed": "已完成", "failed": "失败"},
+    anew={
+        "heading": "[此前会话的摘要 · {title} · 最后活动 {at}]",
+        "goals": "提出过的要求：",
+        "decisions": "已作的决定：",
+        "effects": "对外部做过的操作：",
+        "open": "未了的事项：",
+        "sources": "当时读取过（要用的请重新读取；数值没有带过来）：",
+        "call": "调用 {name}（{call}）没有结果，是否生效未知",
+        "unanswered": "最后一个问题（{at}）还没有回答",
+        "end": "[摘要完。其中没有任何内容说明现状。]",
+    },
     changes={
         "name": "智能体名称由 {old} 改为 {new}",
         "version": "智能体版本由 {old} 改为 {new}",

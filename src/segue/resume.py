@@ -8,21 +8,23 @@ on the note is history, and the prefix never changes.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Generator
+from collections.abc import Collection, Generator, Sequence
 from dataclasses import dataclass, field
-from datetime import timedelta, tzinfo
-from typing import Any, Literal
+from datetime import datetime, timedelta, tzinfo
+from typing import Any, Literal, get_args
 
 from . import codec, formats, ground, holder, ledger, log, view, world
 from .briefing import Briefing, OpenCall, ResumePolicy, brief, told_in
 from .config import AgentConfig, Change, compare
 from .engine import Pause
-from .errors import ConfigDrift, Invalid
+from .errors import ConfigDrift, Invalid, MaskRefused
+from .ground import Ground
 from .log import Log
+from .mask import Mask, Stale, plan_mask
 from .model import Draft, Policy, SessionInfo, from_us
 from .run import TTL, WAIT, Run, acquire
 from .store import Update
-from .world import Sources
+from .world import Finding, Sources
 
 ConfigPolicy = Literal["ask", "pin", "adopt"]
 
@@ -47,6 +49,8 @@ class ResumeOptions:
         time_zone: The user's, for days and times in the note: a tzinfo or a name (``Asia/Shanghai``); None: UTC.
         language: Of the note: ``en``, ``zh`` or one with registered templates.
         principal: As whom sources are looked at; None: the scope's user.
+        stale: ``note``: readings that no longer hold are told in the note. ``mask``: their results are replaced
+            in the view as well, where the provider's rules allow it; a new epoch begins.
     """
 
     agent: AgentConfig | None = None
@@ -56,6 +60,11 @@ class ResumeOptions:
     time_zone: tzinfo | str | None = None
     language: str = "en"
     principal: str | None = None
+    stale: Stale = "note"
+
+    def __post_init__(self) -> None:
+        if self.stale not in get_args(Stale):
+            raise Invalid(f"stale {self.stale!r} is none of note, mask", where="stale")
 
 
 class Resumed:
@@ -65,16 +74,24 @@ class Resumed:
     Attributes:
         info: The session's row at the time of the plan.
         briefing: The gap, what changed, what is open, what is advised.
+        mask: What ``run`` will mask, with ``stale="mask"``; None otherwise, and when it was refused.
+        mask_refused: Why it may not mask; the note is told all the same.
     """
 
     info: SessionInfo
     briefing: Briefing
+    mask: Mask | None
+    mask_refused: MaskRefused | None
 
-    def __init__(self, log: Log, info: SessionInfo, options: ResumeOptions, briefing: Briefing) -> None:
+    def __init__(
+        self, log: Log, info: SessionInfo, options: ResumeOptions, briefing: Briefing, mask: Mask | MaskRefused | None
+    ) -> None:
         self._log = log
         self._options = options
         self.info = info
         self.briefing = briefing
+        self.mask = mask if isinstance(mask, Mask) else None
+        self.mask_refused = mask if isinstance(mask, MaskRefused) else None
 
     def __repr__(self) -> str:
         return f"<Resumed {self.info.id} {self.info.title!r}, head {self.info.head}>"
@@ -114,9 +131,12 @@ class Resumed:
         now = self._log.info()
         was_held = self.info.lease is not None and self.info.lease.state == "running"
         if now.head != self.info.head or was_held:  # what the old run began was under way then, and is not now
-            self.briefing = plan(self._log, now, self._options).briefing
-            self.info = now
+            again = plan(self._log, now, self._options)
+            self.info, self.briefing = now, again.briefing
+            self.mask, self.mask_refused = again.mask, again.mask_refused
         entries = configure(self._log, now, self._options.agent, self._options.config)
+        if self.mask is not None and self.mask.results:
+            entries += (self.mask.draft(),)
         return (*entries, *self._note())
 
     def _note(self) -> tuple[Draft, ...]:
@@ -133,6 +153,8 @@ class Resumed:
             "for": self.info.format,
             "message": rules.note(text),
         }
+        if self.mask_refused is not None:
+            body["mask_refused"] = {"reason": self.mask_refused.reason, "seq": self.mask_refused.seq}
         return (log.draft(body, kind="note", format="segue", origin="system", refs=("note",)),)
 
 
@@ -173,7 +195,18 @@ def plan(log_: Log, info: SessionInfo, options: ResumeOptions) -> Resumed:
         time_zone=options.time_zone,
         language=options.language,
     )
-    return Resumed(log_, info, options, briefing)
+    return Resumed(log_, info, options, briefing, _mask(log_, info, options, found, findings=findings, now=now))
+
+
+def _mask(
+    log_: Log, info: SessionInfo, options: ResumeOptions, found: Ground, *, findings: Sequence[Finding], now: datetime
+) -> Mask | MaskRefused | None:
+    if options.stale != "mask":
+        return None
+    try:
+        return plan_mask(log_, info.format, found, findings, now=now, language=options.language, upto=info.head)
+    except MaskRefused as refused:
+        return refused
 
 
 def _open_calls(log_: Log, info: SessionInfo) -> tuple[formats.Call, ...]:

@@ -504,7 +504,8 @@ class _Builder:
         has_retracts = bool(self.retracts)
         name, shape_of, decode, add = self.spec.format, self.rules.shape, codec.decode, layout.add
         admit = None if type(intake) is Intake else intake.admit
-        breaks = list(self.breaks) if self.rules.binds else []
+        breaks = [*self.breaks, *self.retracts.unmasked] if self.rules.binds else []
+        has_masks = bool(self.retracts.masks)
         for entry in entries:
             body = entry.body
             by = self.retracts.by(entry) if has_retracts else 0
@@ -522,6 +523,11 @@ class _Builder:
                 omitted.append(self._foreign(entry))
                 continue
             value = decode(body)
+            masked = self.retracts.masked(entry, value) if has_masks else None
+            if masked is not None:
+                body, value, by = masked
+                marks.append(f"masked {entry.seq} by {by}")
+                breaks.append((entry.seq, by))
             if breaks and any(low < entry.seq < high for low, high in breaks):
                 free = self.rules.unbound(body, value)
                 if free is not None:

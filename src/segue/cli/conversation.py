@@ -189,6 +189,9 @@ def _note(body: dict[str, Any]) -> tuple[str, str]:
 def _cut(body: dict[str, Any]) -> tuple[str, str]:
     summary = "\n".join(part.text for part in bodies.parts(body.get("summary") or {}) if isinstance(part, bodies.Text))
     why = f" ({body['reason']})" if isinstance(body.get("reason"), str) and body["reason"] else ""
+    origin = body.get("from")
+    if isinstance(origin, dict):
+        return f"goes on from session {origin['session']}, entry {origin['seq']}", summary
     return (
         f"entries 1 to {body.get('upto')} {'are summarised' if summary else 'are left out'} for the model{why}",
         summary,
@@ -224,6 +227,18 @@ def _retract(body: dict[str, Any]) -> tuple[str, str]:
     return f"taken back: {'; '.join(told)}{' (' + str(body['reason']) + ')' if body.get('reason') else ''}", ""
 
 
+def _mask(body: dict[str, Any]) -> tuple[str, str]:
+    results = body["results"]
+    places = ", ".join(f"{one['call']} in entry {one['seq']}" for one in results)
+    return f"shown to the model as superseded: {places}", "\n".join(_str(one["text"]) for one in results)
+
+
+def _anew(body: dict[str, Any]) -> tuple[str, str]:
+    if "session" in body:
+        return f"session {body['session']} goes on from here", ""
+    return f"goes on from session {body['from']['session']}", _str(body.get("text"))
+
+
 def _status(body: dict[str, Any]) -> tuple[str, str]:
     return _str(body.get("action")), ""
 
@@ -253,6 +268,8 @@ _TELL = {
         "effect": _effect,
         "config": _config,
         "retract": _retract,
+        "mask": _mask,
+        "segue.anew": _anew,
         "segue.status": _status,
     }.items()
 }

@@ -1,0 +1,104 @@
+"""A session's attributes as callers give them, checked at the door: title, tags, metadata, lifetimes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from typing import Any
+
+from . import codec
+from .errors import Invalid
+from .model import SessionInfo, check_name, to_us
+
+TITLE_MAX = 500
+TAGS_MAX = 64
+METADATA_MAX_BYTES = 16 * 1024
+
+
+_NAMES = {"pinned": "is_pinned", "listed": "is_listed", "idle": "idle_us", "expires_at": "expires_us"}
+
+
+def inherited(info: SessionInfo) -> dict[str, Any]:
+    """(inner) What a session takes from the one it comes from, as the store takes it."""
+    return {
+        "title": info.title,
+        "tags": info.tags,
+        "metadata": info.metadata,
+        "idle_us": info.idle_us,
+        "expires_us": None if info.expires_at is None else to_us(info.expires_at),
+        "is_listed": info.is_listed,
+    }
+
+
+def checked(changes: Mapping[str, Any]) -> dict[str, Any]:
+    """(inner) Attributes as the store takes them, or ``Invalid`` naming the one that is refused."""
+    done: dict[str, Any] = {}
+    for name, value in changes.items():
+        check = _CHECKS.get(name)
+        if check is None:
+            raise Invalid(f"unknown attribute {name!r}; known are {', '.join(sorted(_CHECKS))}", where=name)
+        done[_NAMES.get(name, name)] = check(value)
+    return done
+
+
+def _title(value: Any) -> str:
+    if not isinstance(value, str) or len(value) > TITLE_MAX:
+        raise Invalid(f"title must be a str of at most {TITLE_MAX} characters", where="title")
+    codec.encode(value, where="title")
+    return value
+
+
+def _tags(value: Any) -> tuple[str, ...]:
+    if isinstance(value, str):
+        raise Invalid("tags must be a sequence of str, not one str", where="tags")
+    tags = tuple(sorted({check_name(tag, "tag") for tag in value}))
+    if len(tags) > TAGS_MAX:
+        raise Invalid(f"a session has at most {TAGS_MAX} tags", where="tags")
+    return tags
+
+
+def _metadata(value: Any) -> dict[str, Any]:
+    if not isinstance(value, Mapping):
+        raise Invalid("metadata must be a mapping", where="metadata")
+    size = len(codec.encode(dict(value), where="metadata"))
+    if size > METADATA_MAX_BYTES:
+        raise Invalid(f"metadata has {size:,} bytes, the limit is {METADATA_MAX_BYTES:,}", where="metadata")
+    return dict(value)
+
+
+def _flag(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise Invalid(f"expected True or False, not {value!r}")
+    return value
+
+
+def _key(value: Any) -> str | None:
+    return None if value is None else check_name(value, "key")
+
+
+def _idle(value: Any) -> int | None:
+    if value is None:
+        return None
+    if not isinstance(value, timedelta) or value <= timedelta(0):
+        raise Invalid("idle must be a positive timedelta, or None", where="idle")
+    return value // timedelta(microseconds=1)
+
+
+def _expires(value: Any) -> int | None:
+    if value is None:
+        return None
+    if not isinstance(value, datetime):
+        raise Invalid("expires_at must be an aware datetime, or None", where="expires_at")
+    return to_us(value)
+
+
+_CHECKS = {
+    "title": _title,
+    "tags": _tags,
+    "metadata": _metadata,
+    "pinned": _flag,
+    "listed": _flag,
+    "key": _key,
+    "idle": _idle,
+    "expires_at": _expires,
+}
