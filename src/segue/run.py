@@ -372,10 +372,12 @@ def _take(
     until = None if wait is None else time.monotonic() + wait.total_seconds()
     try:
         while True:
+            # Read before asking: every grant since then is one run fewer before this one.
+            fence = log.info().fence if policy == "enqueue" else 0
             answer = ask.once()
             if isinstance(answer, Lease):
                 return answer
-            yield from _wait_turn(log, answer, until)
+            yield from _wait_turn(log, answer, until, fence)
     except BaseException:
         _give_back(log, run_id)
         raise
@@ -451,7 +453,7 @@ class _Ask:
         return True
 
 
-def _wait_turn(log: Log, place: Queued, until: float | None) -> Generator[Pause, None, None]:
+def _wait_turn(log: Log, place: Queued, until: float | None, fence: int) -> Generator[Pause, None, None]:
     """Pause until it may be our turn: the lease is free, or the place in the queue must be renewed."""
     if until is not None and time.monotonic() >= until:
         raise QueueTimeout(
@@ -464,7 +466,7 @@ def _wait_turn(log: Log, place: Queued, until: float | None) -> Generator[Pause,
     pause, longest = POLL_SECONDS
     if log.engine.is_told:
         pause = longest = ASK_SECONDS  # we are told
-    before, holder_run = place.before, place.run
+    before = place.before
     while True:
         now = time.monotonic()
         left = ASK_SECONDS - (now - asked)
@@ -475,11 +477,10 @@ def _wait_turn(log: Log, place: Queued, until: float | None) -> Generator[Pause,
         yield Pause(log.id, min(pause, left))
         # Who is far behind looks less often: a long queue must not be a crowd.
         pause = min(pause * 1.5, longest * (1 + before / 8))
-        lease = log.info().lease
-        if lease is not None and lease.state == "running":
-            if lease.run != holder_run:  # the next one has it: we moved up
-                before, holder_run, pause = max(0, before - 1), lease.run, POLL_SECONDS[0]
-        elif before == 0:
+        info = log.info()
+        if info.fence != fence:
+            before, fence, pause = max(0, before - (info.fence - fence)), info.fence, POLL_SECONDS[0]
+        if before == 0 and (info.lease is None or info.lease.state == "paused"):
             return
 
 
