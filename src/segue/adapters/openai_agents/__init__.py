@@ -19,6 +19,7 @@ except ModuleNotFoundError as error:
 
 from .compacting import SegueCompactingSession
 from .hooks import CallStarted, SegueHooks
+from .migrate import Migrated, migrate_file, migrate_session
 from .progress import TurnLost
 from .refusals import tell_refusal
 from .session import SegueSession
@@ -27,6 +28,7 @@ from .turn import Turn
 
 __all__ = [
     "CallStarted",
+    "Migrated",
     "SavedState",
     "SegueCompactingSession",
     "SegueHooks",
@@ -36,5 +38,7 @@ __all__ = [
     "StateTaken",
     "Turn",
     "TurnLost",
+    "migrate_file",
+    "migrate_session",
     "tell_refusal",
 ]

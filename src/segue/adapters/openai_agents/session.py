@@ -257,7 +257,7 @@ class SegueSession:
 
         async def combine(history: list[Any], new: list[Any]) -> list[Any]:
             note = await self._note(briefing or segue.ResumeOptions())
-            return [*history, *([note["message"]] if note else []), *new]
+            return [*_whole(history), *([note["message"]] if note else []), *new]
 
         return combine
 
@@ -501,6 +501,20 @@ class SegueSession:
 def _transforms(kind: type) -> bool:
     own = {id(getattr(SegueSession, name)) for name in ("get_items", "add_items")}
     return {id(getattr(kind, name)) for name in ("get_items", "add_items")} != own
+
+
+def _whole(items: list[Any]) -> list[Any]:
+    """Without outputs whose call is cut off: under a callback the SDK would send them, and the provider refuse them."""
+    rules = formats.rules(history.FORMAT)
+    if rules is None:
+        return items
+    called: set[str] = set()
+    kept: list[Any] = []
+    for item in items:
+        called |= {call.id for call in rules.calls(item)}
+        if called.issuperset(rules.results(item)):
+            kept.append(item)
+    return kept
 
 
 def _popping(base: history.Ground, item: Item) -> Draft:
