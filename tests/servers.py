@@ -31,6 +31,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from urllib.parse import quote, urlsplit
 
 import pytest
 
@@ -191,7 +192,7 @@ class Bouncer:
 
     def url(self, direct: str) -> str:
         """The same database as the direct URL's, through the pooler."""
-        return f"postgresql://segue@127.0.0.1:{self.port}/{direct.rpartition('/')[2]}"
+        return urlsplit(direct)._replace(netloc=f"segue@127.0.0.1:{self.port}").geturl()
 
 
 @contextlib.contextmanager
@@ -201,10 +202,10 @@ def pgbouncer(direct: str) -> Iterator[Bouncer]:
     if program is None:
         _leave_out("no pgbouncer on this machine; run scripts/services.sh")
     folder, port = _folder("segue-pgbouncer-"), free_port()
-    upstream = direct.rpartition("@")[2].partition("/")[0].partition(":")
+    upstream = urlsplit(direct)
     (folder / "users").write_text('"segue" ""\n')
     (folder / "ini").write_text(
-        f"[databases]\n* = host={upstream[0]} port={upstream[2]}\n"
+        f"[databases]\n* = host={upstream.hostname} port={upstream.port or 5432}\n"
         f"[pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = {port}\nunix_socket_dir =\n"
         f"auth_type = trust\nauth_file = {folder}/users\nlogfile = {folder}/log\n"
         "pool_mode = transaction\ndefault_pool_size = 4\nmax_client_conn = 300\n"
@@ -223,6 +224,13 @@ def pgbouncer(direct: str) -> Iterator[Bouncer]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
+def as_user(url: str, user: str, password: str = "") -> str:
+    """The same URL for another user."""
+    parts = urlsplit(url)
+    who = quote(user, safe="") + (f":{quote(password, safe='')}" if password else "")
+    return parts._replace(netloc=f"{who}@{parts.netloc.rpartition('@')[2]}").geturl()
+
+
 # The server of the whole run.
 
 
@@ -234,7 +242,7 @@ def shared(name: str) -> str:
         return url
     with _skipping(name):
         recipe.find()
-    return _join(name)
+    return join(name)
 
 
 @contextlib.contextmanager
@@ -254,7 +262,7 @@ def database(name: str = "postgres") -> Iterator[str]:
             admin.execute(f"DROP DATABASE IF EXISTS {fresh} WITH (FORCE)")
 
 
-def _join(name: str) -> str:
+def join(name: str) -> str:
     """Hold a user's lock on the run's server, having started it if need be."""
     # xdist gives all workers of a run the same id; a run without workers has its process.
     run = os.environ.get("PYTEST_XDIST_TESTRUNUID") or f"{os.getpid()}"

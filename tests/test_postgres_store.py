@@ -60,7 +60,7 @@ def app_url(direct_url: str) -> str:
     with psycopg.connect(direct_url, autocommit=True) as admin:
         if not admin.execute("SELECT FROM pg_roles WHERE rolname = 'segue_app'").fetchone():
             admin.execute("CREATE ROLE segue_app LOGIN NOSUPERUSER NOBYPASSRLS")
-    return direct_url.replace("segue@", "segue_app@")
+    return servers.as_user(direct_url, "segue_app")
 
 
 @pytest.mark.usefixtures("app_url")
@@ -70,5 +70,6 @@ class TestRowSecurity(StoreSuite):
     def make_store(self, directory: Path) -> PostgresStore:
         schema, owner = schema_of(directory), os.environ[DIRECT]
         apply(owner, schema=schema, row_security=True, app_user="segue_app")
-        url = owner.replace("segue@", "segue_app@")
-        return PostgresStore(url, schema=schema, row_security=True, migrate=False, pool_size=4)
+        return PostgresStore(
+            servers.as_user(owner, "segue_app"), schema=schema, row_security=True, migrate=False, pool_size=4
+        )

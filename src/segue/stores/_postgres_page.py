@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from psycopg import sql
@@ -53,7 +54,7 @@ def _order(filter: Filter) -> _Order:
 
 def page_query(
     schema: str, scope: ScopeKey, filter: Filter, *, cursor: str | None, limit: int, shift_us: int
-) -> tuple[sql.Composed, list[Any]]:
+) -> tuple[bytes, list[Any]]:
     """
     The query for a page, and its values. Its rows: now, waiting, place, then SESSION_COLUMNS.
 
@@ -65,20 +66,31 @@ def page_query(
     if cursor is not None:
         conditions.append(order.after)
         values += _read_cursor(cursor, scope, order)
+    return _text(schema, tuple(conditions), order, limit), [shift_us, *scope, *values]
+
+
+@lru_cache(256)
+def _text(schema: str, conditions: tuple[str, ...], order: _Order, limit: int) -> bytes:
+    """
+    The query's text.
+
+    The limit is a part of it: with an unknown one, PostgreSQL plans for a tenth of all sessions.
+    """
     query = sql.SQL(
-        "SELECT n.now_us, {waiting}(s.segment, n.now_us), {place}, {columns} "
-        "FROM {now}(%s) AS n(now_us) CROSS JOIN {sessions} s "
-        "WHERE s.tenant = %s AND s.user_id = %s AND s.erased_us IS NULL{conditions} ORDER BY {order} LIMIT %s"
+        "SELECT n.now_us, (SELECT count(*) FROM {tickets} t WHERE t.segment = s.segment AND t.lapses_us > n.now_us), "
+        "{place}, {columns} FROM {now}(%s) AS n(now_us) CROSS JOIN {sessions} s "
+        "WHERE s.tenant = %s AND s.user_id = %s AND s.erased_us IS NULL{conditions} ORDER BY {order} LIMIT {limit}"
     ).format(
-        waiting=sql.Identifier(schema, "waiting"),
+        tickets=sql.Identifier(schema, "tickets"),
         now=sql.Identifier(schema, "now_us"),
         sessions=sql.Identifier(schema, "sessions"),
         place=sql.SQL(order.by.partition(" ")[0].rstrip(",")),
         columns=sql.SQL(", ").join(sql.Identifier("s", name) for name in SESSION_COLUMNS),
         conditions=sql.SQL("".join(f" AND {condition}" for condition in conditions)),
         order=sql.SQL(order.by),
+        limit=sql.Literal(limit),
     )
-    return query, [shift_us, *scope, *values, limit]
+    return query.as_bytes()
 
 
 def _conditions(filter: Filter) -> tuple[list[str], list[Any]]:

@@ -188,10 +188,10 @@ class Pool:
             conn.close()
 
     def _give_back(self, born: float, conn: Connection) -> None:
-        if conn.info.transaction_status == TransactionStatus.INERROR:
+        if conn.pgconn.transaction_status == TransactionStatus.INERROR:
             with suppress(psycopg.Error):
                 conn.rollback()
-        if self._is_closed or conn.info.transaction_status != TransactionStatus.IDLE:
+        if self._is_closed or conn.pgconn.transaction_status != TransactionStatus.IDLE:
             conn.close()
         else:
             self._idle.append((born, conn))

@@ -73,9 +73,14 @@ class Schema:
 
     def version(self, conn: Connection) -> int:
         """The number of the last step applied; 0 when there is nothing yet."""
+        # Asked of the catalog's tables: a name is looked up in a cache, which may not know yet what
+        # another has just made.
+        table = (
+            "SELECT FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace "
+            "WHERE n.nspname = %s AND c.relname = 'migrations'"
+        )
         with self._translated():
-            record = conn.execute("SELECT to_regclass(%s)", (f'"{self.name}".migrations',)).fetchone()
-            if record is None or record[0] is None:
+            if conn.execute(table, (self.name,)).fetchone() is None:
                 return 0
             query = sql.SQL("SELECT coalesce(max(version), 0) FROM {}").format(self._table("migrations"))
             found = conn.execute(query).fetchone()

@@ -7,6 +7,7 @@ the state of a connection. See docs/decisions/0003-postgres.md.
 
 from __future__ import annotations
 
+import math
 import os
 import secrets
 import weakref
@@ -92,14 +93,14 @@ class PostgresStore:
         self._on_change: Callable[[str | None], None] | None = None
         self._watch: Watch | None = None
         limits = Limits(_ms(lock_timeout), _ms(statement_timeout))
-        seconds = max(2, round(connect_timeout.total_seconds()))
+        seconds = max(2, math.ceil(connect_timeout.total_seconds()))  # the driver takes whole ones, from 2 on
         self._target = Target(url, limits, connect_seconds=seconds, pooled=pooled)
         self._schema = Schema(self._target, schema)
         self._sender = secrets.token_hex(8)
         with self._target.probe() as conn:
             self._has_row_security = self._prepare(conn, migrate=migrate, row_security=row_security)
         self._ear = self._find_ear(listen_url, limits, seconds) if notify else None
-        self._pool = Pool(self._target, pool_size, wait_seconds=seconds)
+        self._pool = Pool(self._target, pool_size, wait_seconds=connect_timeout.total_seconds())
         calls = Calls(
             schema,
             lock_ms=None if self._target.is_direct else limits.lock_ms,

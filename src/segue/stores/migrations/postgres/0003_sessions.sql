@@ -1,10 +1,5 @@
 -- The other operations of the contract. See 0002 for what they have in common.
 
-CREATE FUNCTION @schema@.waiting(p_segment bigint, p_now bigint) RETURNS bigint
-LANGUAGE sql STABLE AS $$
-    SELECT count(*) FROM @schema@.tickets t WHERE t.segment = p_segment AND t.lapses_us > p_now
-$$;
-
 -- Makes a session; with p_source a fork of that one at p_at.
 --   done         the session (also when this very operation made it before)
 --   id_taken     name = the id, NULL when a tombstone has it
@@ -48,11 +43,13 @@ BEGIN
             END IF;
             EXIT WHEN code IS NOT NULL;
         END IF;
-        SELECT t.id INTO name FROM @schema@.sessions t
-            WHERE t.tenant = p_tenant AND t.user_id = p_user AND t.key = p_key AND t.erased_us IS NULL;
-        IF FOUND THEN
-            code := 'key_taken';
-            EXIT;
+        IF p_key IS NOT NULL THEN
+            SELECT t.id INTO name FROM @schema@.sessions t
+                WHERE t.tenant = p_tenant AND t.user_id = p_user AND t.key = p_key AND t.erased_us IS NULL;
+            IF FOUND THEN
+                code := 'key_taken';
+                EXIT;
+            END IF;
         END IF;
         IF p_twice IS NOT NULL OR at > 0 AND cardinality(e_id) > 0 THEN
             SELECT c.name, c.one INTO name, one
@@ -97,7 +94,7 @@ BEGIN
         code := 'done';
         session := s;
         now_us := @schema@.now_us(p_shift);
-        waiting := @schema@.waiting(s.segment, now_us);
+        SELECT count(*) INTO waiting FROM @schema@.tickets t WHERE t.segment = s.segment AND t.lapses_us > now_us;
     END IF;
     RETURN NEXT;
 END
@@ -236,7 +233,7 @@ BEGIN
             END
         WHERE t.segment = s.segment
         RETURNING * INTO session;
-        waiting := @schema@.waiting(s.segment, now_us);
+        SELECT count(*) INTO waiting FROM @schema@.tickets t WHERE t.segment = s.segment AND t.lapses_us > now_us;
         PERFORM @schema@.tell(p_from, ARRAY[p_session]);
     END IF;
     RETURN NEXT;

@@ -89,11 +89,18 @@ $$;
 
 -- How many runs wait before this one (all, when it has no ticket that holds).
 CREATE FUNCTION @schema@.before(p_segment bigint, p_run text, p_now bigint) RETURNS bigint
-LANGUAGE sql STABLE AS $$
-    SELECT count(*) FROM @schema@.tickets t
-    WHERE t.segment = p_segment AND t.lapses_us > p_now AND t.place < COALESCE(
-        (SELECT m.place FROM @schema@.tickets m WHERE m.segment = p_segment AND m.run = p_run AND m.lapses_us > p_now),
-        9223372036854775807)
+LANGUAGE plpgsql STABLE
+SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan
+AS $$
+BEGIN
+    RETURN (
+        SELECT count(*) FROM @schema@.tickets t
+        WHERE t.segment = p_segment AND t.lapses_us > p_now AND t.place < COALESCE(
+            (SELECT m.place FROM @schema@.tickets m
+             WHERE m.segment = p_segment AND m.run = p_run AND m.lapses_us > p_now),
+            9223372036854775807)
+    );
+END
 $$;
 
 -- Extends a lease, which concerns nobody else: done (one = when it expires), not_found, lease_lost (one = current fence).

@@ -17,7 +17,8 @@ BEGIN
     END IF;
     IF session.id IS NOT NULL AND session.erased_us IS NULL THEN
         now_us := @schema@.now_us(p_shift);
-        waiting := @schema@.waiting(session.segment, now_us);
+        SELECT count(*) INTO waiting FROM @schema@.tickets t
+            WHERE t.segment = session.segment AND t.lapses_us > now_us;
         RETURN NEXT;
     END IF;
 END
@@ -46,13 +47,14 @@ BEGIN
 END
 $$;
 
--- Entries of one segment. The settings make sure that they come by the index, already in order.
+-- Entries of one segment. The settings make sure that they come by the index, already in order (and that
+-- what a plan cannot avoid, such as sorting a few spans, is not taken for so dear that it is compiled).
 CREATE FUNCTION @schema@.entries_of(
     p_segment bigint, p_after bigint, p_upto bigint, p_kinds text[], p_reverse boolean, p_limit bigint
 ) RETURNS SETOF @schema@.entries
 LANGUAGE plpgsql STABLE
 SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan
-SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off
+SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET jit = off
 AS $$
 BEGIN
     IF p_reverse THEN
@@ -76,29 +78,50 @@ CREATE FUNCTION @schema@.read(
 ) RETURNS SETOF @schema@.entries
 LANGUAGE plpgsql STABLE
 SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET jit = off
 AS $$
 DECLARE
+    s record;
     p record;
     n bigint;
     header @schema@.entries;
     still bigint := p_limit;
 BEGIN
-    FOR p IN
-        SELECT a.segment, a.low, a.upto, max(a.upto) OVER () AS head
-        FROM @schema@.parts(p_tenant, p_user, p_session) AS a
-        ORDER BY CASE WHEN p_reverse THEN -a.low ELSE a.low END
-    LOOP
-        IF header IS NULL THEN
-            header.seq := p.head;
-            RETURN NEXT header;
-        END IF;
-        CONTINUE WHEN p.upto <= p_after OR p.low >= p_upto;
-        RETURN QUERY SELECT * FROM @schema@.entries_of(
-            p.segment, GREATEST(p_after, p.low), LEAST(p_upto, p.upto), p_kinds, p_reverse, still);
+    SELECT t.segment, t.base, t.head, t.erased_us INTO s FROM @schema@.sessions t
+        WHERE t.tenant = p_tenant AND t.user_id = p_user AND t.id = p_session;
+    IF NOT FOUND OR s.erased_us IS NOT NULL THEN
+        RETURN;
+    END IF;
+    header.seq := s.head;
+    RETURN NEXT header;
+    -- Its own entries are asked for here, since most sessions are no forks.
+    IF p_reverse THEN
+        RETURN QUERY SELECT * FROM @schema@.entries e
+            WHERE e.segment = s.segment AND e.seq > p_after AND e.seq <= p_upto
+                AND (p_kinds IS NULL OR e.kind = ANY (p_kinds))
+            ORDER BY e.seq DESC LIMIT still;
         GET DIAGNOSTICS n = ROW_COUNT;
         still := still - n;
-        EXIT WHEN still <= 0;
-    END LOOP;
+    END IF;
+    IF s.base > p_after AND still > 0 THEN
+        FOR p IN
+            SELECT a.segment, a.low, a.upto FROM @schema@.spans a
+            WHERE a.child = s.segment AND a.upto > p_after AND a.low < p_upto
+            ORDER BY CASE WHEN p_reverse THEN -a.low ELSE a.low END
+        LOOP
+            RETURN QUERY SELECT * FROM @schema@.entries_of(
+                p.segment, GREATEST(p_after, p.low), LEAST(p_upto, p.upto), p_kinds, p_reverse, still);
+            GET DIAGNOSTICS n = ROW_COUNT;
+            still := still - n;
+            EXIT WHEN still <= 0;
+        END LOOP;
+    END IF;
+    IF NOT p_reverse THEN
+        RETURN QUERY SELECT * FROM @schema@.entries e
+            WHERE e.segment = s.segment AND e.seq > p_after AND e.seq <= p_upto
+                AND (p_kinds IS NULL OR e.kind = ANY (p_kinds))
+            ORDER BY e.seq LIMIT still;
+    END IF;
 END
 $$;
 
@@ -108,7 +131,7 @@ CREATE FUNCTION @schema@.refs_of(
 ) RETURNS SETOF bigint
 LANGUAGE plpgsql STABLE
 SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan
-SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off
+SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET jit = off
 AS $$
 BEGIN
     IF p_reverse THEN
@@ -170,7 +193,7 @@ CREATE FUNCTION @schema@.by_ref_in(
 ) RETURNS TABLE (owner text, seq bigint, entry @schema@.entries)
 LANGUAGE plpgsql STABLE
 SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan
-SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off
+SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET jit = off
 SET enable_hashjoin = off SET enable_mergejoin = off
 AS $$
 #variable_conflict use_column
