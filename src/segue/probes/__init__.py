@@ -12,7 +12,7 @@ from .file import File, file_version, replace_file
 from .folder import Folder
 from .git import Git
 from .http import Http, from_headers
-from .sql import DataVersion, Lsn, Rows, Sql, Watermark, Xmin
+from .sql import DataVersion, Lsn, Rows, Sql, Watermark, Xmin, rows_version
 from .url import Url
 
 __all__ = [
@@ -31,4 +31,5 @@ __all__ = [
     "file_version",
     "from_headers",
     "replace_file",
+    "rows_version",
 ]

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import islice
 from typing import Any
 
 from segue.errors import Invalid
@@ -117,13 +118,18 @@ class Rows:
             return refused
 
     def _digest(self, cursor: Any) -> Answer:
-        hashing, count = hashlib.sha256(), 0
-        while (row := cursor.fetchone()) is not None:
-            count += 1
-            if count > self._rows_max:
-                return Unanswered(f"over {self._rows_max:,} rows")
-            hashing.update(repr([(type(value).__name__, str(value)) for value in row]).encode("utf-8", "surrogatepass"))
-        return Version("count+digest", f"{count} {hashing.hexdigest()}")
+        found = rows_version(islice(iter(cursor.fetchone, None), self._rows_max + 1))
+        is_over = int(found.value.partition(" ")[0]) > self._rows_max
+        return Unanswered(f"over {self._rows_max:,} rows") if is_over else found
+
+
+def rows_version(rows: Iterable[Sequence[Any]]) -> Version:
+    """The version that ``Rows`` gives a query whose rows are these, as the driver gave them."""
+    hashing, count = hashlib.sha256(), 0
+    for row in rows:
+        count += 1
+        hashing.update(repr([(type(value).__name__, str(value)) for value in row]).encode("utf-8", "surrogatepass"))
+    return Version("count+digest", f"{count} {hashing.hexdigest()}")
 
 
 class Xmin(Sql):
