@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeAlias, assert_never
 
+from msgspec.structs import replace
 from psycopg import sql
 
 from segue import codec
@@ -269,8 +270,7 @@ def _create(op: Create, source: str | None = None, at: int | None = None) -> _Pa
 def _fork(op: Fork) -> _Parts:
     create = op.create
     if create.parent is None:
-        fields = {name: getattr(create, name) for name in create.__struct_fields__}
-        create = Create(**fields | {"parent": Parent(op.source, op.at)})
+        create = replace(create, parent=Parent(op.source, op.at))
     return _create(create, op.source, op.at)
 
 
