@@ -5,10 +5,10 @@ from __future__ import annotations
 import errno
 import os
 import random
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from jsonl_folder import ME, add, all_bytes, begin, do, draft, file_of, findings, fork, ids
 from segue.errors import Corrupt, DiskFull, NotFound, OutcomeUnknown, ReadOnly, SegueError
@@ -291,6 +291,30 @@ def test_a_lost_line_is_damage(store: JsonlStore) -> None:
         again.read(ME, "s")
     assert caught.value.seq == 2
     assert again.read(ME, "s", after=2)[0].seq == 3
+
+
+def test_a_file_cut_between_two_lines_is_noticed_by_who_knew_more(store: JsonlStore) -> None:
+    file = begin(store, "s", draft(id="one"))
+    add(store, draft(id="two"))
+    whole = file.read_bytes()
+    add(store, draft(id="three"))
+    other = fresh(store)
+    add(other, session="s")
+    other.close()  # writes the index file
+    os.truncate(file, len(whole))
+    assert ids(store) == ["one", "two"]
+    for act in (lambda: store.get(ME, "s"), lambda: add(store)):
+        with pytest.raises(Corrupt):
+            act()
+    (report,) = [each for each in fresh(store).check(deep=True) if each.level == "damage"]
+    assert (report.session, report.seq) == ("s", 3)
+
+
+def test_a_file_that_is_gone_is_noticed_by_who_knew_it(store: JsonlStore) -> None:
+    file = begin(store, "s", draft())
+    store.close()
+    file.unlink()
+    assert [text for text in findings(fresh(store), "damage") if "gone" in text]
 
 
 def test_histories_merged_by_hand_are_damage_where_they_contradict(store: JsonlStore, tmp_path: Path) -> None:

@@ -11,11 +11,11 @@ from __future__ import annotations
 import os
 import random
 import shutil
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from lossy_disk import ForgetfulDisk, RecordingDisk, survivors
 from segue import codec

@@ -13,10 +13,11 @@ from segue.model import ScopeKey
 from segue.store import Report
 
 from ._jsonl_disk import LOCK, Folder, FolderLock, Place
+from ._jsonl_entries import Span
 from ._jsonl_names import INDEX, LEASE, SESSION, TEMPORARY, lease_file, session_file, torn_files
 from ._jsonl_read import Moved, fetch
-from ._jsonl_shelf import Shelf, scopes_of
-from ._jsonl_table import Span, Table
+from ._jsonl_shelf import Indexed, Shelf, indexed_of, scopes_of
+from ._jsonl_table import Table
 from ._local import network_file_system
 
 NAMED_MAX = 20
@@ -55,7 +56,7 @@ class Checker:
         network = network_file_system(path)
         if network:
             return Report("warn", f"{path} is on a network file system ({network}): locks and syncs may not hold there")
-        return Report("ok", f"{path} is on no network file system that is known; each commit is synced")
+        return Report("ok", f"{path} is on {_file_system(path)}; each commit is synced")
 
     def _lock_state(self) -> Report:
         if self._lock is None:
@@ -92,6 +93,8 @@ class Checker:
                 for owner, upto in () if table.summary.is_erased else table.summary.shares:
                     needs[owner] = max(needs.get(owner, 0), upto)
                 reports += [_named(each, scope, session) for each in self._table(place, scope, table)]
+        for line in indexed_of(place, scope):
+            reports += [_named(each, scope, line.header.session) for each in _cut(line, tables)]
         for session, table in tables.items():
             reports += [_named(each, scope, session) for each in _shared(table, tables, needs.get(session, 0))]
         self._shelf.clear()
@@ -133,6 +136,17 @@ class Checker:
                 )
 
 
+def _file_system(path: Path) -> str:
+    """The type of the file system, where the system tells (Linux)."""
+    device = path.stat().st_dev
+    with suppress(OSError):
+        for line in Path("/proc/self/mountinfo").read_text(errors="replace").splitlines():
+            before, _, after = line.partition(" - ")
+            if before.split()[2] == f"{os.major(device)}:{os.minor(device)}":
+                return after.split()[0]
+    return "a local file system"
+
+
 def _corrupt(place: Place, table: Table, spans: list[Span]) -> list[Corrupt]:
     try:
         fetch(place, table, spans, session=table.summary.session)
@@ -145,6 +159,17 @@ def _corrupt(place: Place, table: Table, spans: list[Span]) -> list[Corrupt]:
 
 def _named(report: Report, scope: ScopeKey, session: str) -> Report:
     return report._replace(scope=scope, session=session)
+
+
+def _cut(line: Indexed, tables: dict[str, Table]) -> Iterator[Report]:
+    """Whether a file holds less than when the index file was written: cut between two lines, it does not tell."""
+    session = line.header.session
+    table = tables.get(session)
+    if table is None:
+        yield Report("damage", f"its file, with entries up to {line.head}, is gone")
+    elif table.summary.rewrite == line.header.rewrite and table.summary.head < line.head:
+        head = table.summary.head
+        yield Report("damage", f"its file held entries up to {line.head} and holds them up to {head}", seq=head + 1)
 
 
 def _shared(table: Table, tables: dict[str, Table], need: int) -> Iterator[Report]:

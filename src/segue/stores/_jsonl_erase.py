@@ -13,11 +13,13 @@ from segue.model import ScopeKey
 from segue.store import Erase, Erased, Hollow
 
 from ._jsonl_disk import Place, mapped
+from ._jsonl_entries import Span
 from ._jsonl_lines import FORMAT, EntryLine, Header, LeaseLine, RowLine, body_part, moment, parsed, sealed
 from ._jsonl_names import INDEX, TEMPORARY, lease_file, session_file, torn_files
 from ._jsonl_read import damaged
 from ._jsonl_shelf import Shelf
-from ._jsonl_table import Moment, Span, Table
+from ._jsonl_summary import Moment
+from ._jsonl_table import Table
 from ._jsonl_write import Writer
 
 

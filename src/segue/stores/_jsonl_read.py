@@ -9,9 +9,10 @@ from segue.errors import Corrupt
 from segue.model import Entry
 
 from ._jsonl_disk import Place, mapped
+from ._jsonl_entries import Span
 from ._jsonl_lines import EntryLine, entry_of, parsed
 from ._jsonl_names import session_file
-from ._jsonl_table import Span, Table
+from ._jsonl_table import Table
 
 _RUN_BYTES = 4 << 20
 _HOLE_BYTES = 32 << 10  # reading over so much is cheaper than another call

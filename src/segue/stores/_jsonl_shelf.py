@@ -25,7 +25,8 @@ from segue.model import ScopeKey, Usage
 from ._jsonl_disk import Folder, Place, mapped
 from ._jsonl_lines import Header, LeaseLine, Row, lines_of, seed_of
 from ._jsonl_names import INDEX, LEASE, SESSION, file_of, is_long, lease_file, name_of, session_file
-from ._jsonl_table import Sign, Summary, Table, sign_of
+from ._jsonl_summary import Summary
+from ._jsonl_table import Sign, Table, sign_of
 
 ENTRIES_MAX = 2_000_000
 """Most entries whose places a handle keeps in memory, over all sessions."""
@@ -36,7 +37,7 @@ INDEX_MAX_BYTES = 256 << 20
 _HEADER_MAX_BYTES = 1 << 20
 
 
-class _Indexed(msgspec.Struct, array_like=True):
+class Indexed(msgspec.Struct, array_like=True):
     """A session in the index file."""
 
     sign: Sign
@@ -48,7 +49,7 @@ class _Indexed(msgspec.Struct, array_like=True):
     usage: tuple[int, ...]
 
 
-_decode_index = msgspec.json.Decoder(list[_Indexed]).decode
+_decode_index = msgspec.json.Decoder(list[Indexed]).decode
 
 
 class SideLease(NamedTuple):
@@ -98,9 +99,9 @@ class Shelf:
         self._known.clear()
         self._entries = 0
 
-    def changed_scopes(self) -> list[tuple[ScopeKey, int]]:
-        """Scopes in which this handle wrote since their index file was written, and how often."""
-        return [(scope, known.changed) for scope, known in self._known.items() if known.changed]
+    def changed_scopes(self) -> list[tuple[ScopeKey, Known]]:
+        """Scopes in which this handle wrote since their index file was written."""
+        return [(scope, known) for scope, known in self._known.items() if known.changed]
 
     # One session.
 
@@ -152,12 +153,14 @@ class Shelf:
 
     def _read(self, place: Place, scope: ScopeKey, session: str, *, limit: int | None) -> Table:
         known, file = self.known(scope), session_file(session)
-        table = known.tables.get(session)
+        before = table = known.tables.get(session)
         had = len(table.entries) if table and table.entries is not None else 0
         with place.reading(file) as opened, mapped(place.shown(file)):
             if table is None or table.entries is None or not table.read(opened, limit):
                 table = Table(scope, session)
                 table.read(opened, limit)
+                if before is not None:
+                    table.compare(before)
         self._entries += len(table.spans()) - had
         if self._entries > ENTRIES_MAX:
             self._drop_entries(table)
@@ -221,16 +224,11 @@ class Shelf:
     def _load_index(self, place: Place, scope: ScopeKey, files: dict[str, os.stat_result]) -> None:
         known = self.known(scope)
         known.is_indexed = True
-        with suppress(Corrupt, msgspec.MsgspecError):
-            found = place.stat(INDEX)
-            if found is None or found.st_size > INDEX_MAX_BYTES:
-                return
-            for line in _unsealed(place.read(INDEX) or b""):
-                session = line.header.session
-                stat = files.get(session_file(session))
-                is_mine = (line.header.tenant, line.header.user) == scope
-                if is_mine and session not in known.tables and stat and sign_of(stat) == line.sign:
-                    known.tables[session] = _table_of(scope, line)
+        for line in indexed_of(place, scope):
+            session = line.header.session
+            stat = files.get(session_file(session))
+            if session not in known.tables and stat and sign_of(stat) == line.sign:
+                known.tables[session] = _table_of(scope, line)
 
     def index_of(self, place: Place, scope: ScopeKey) -> bytes:
         """What the scope's index file should hold: all sessions whose files are whole."""
@@ -239,11 +237,15 @@ class Shelf:
         return b"%08x\n%b\n" % (zlib.crc32(data), data)
 
 
-def _unsealed(data: bytes) -> list[_Indexed]:
-    """What an index file holds; nothing when it is damaged."""
-    crc, _, rest = data.partition(b"\n")
-    rest = rest.removesuffix(b"\n")
-    return _decode_index(rest) if crc == b"%08x" % zlib.crc32(rest) and rest else []
+def indexed_of(place: Place, scope: ScopeKey) -> list[Indexed]:
+    """What a scope's index file holds; nothing when it is missing, damaged, or another scope's."""
+    with suppress(Corrupt, msgspec.MsgspecError):
+        found = place.stat(INDEX)
+        if found is not None and found.st_size <= INDEX_MAX_BYTES:
+            crc, _, data = (place.read(INDEX) or b"").removesuffix(b"\n").partition(b"\n")
+            if crc == b"%08x" % zlib.crc32(data):
+                return [line for line in _decode_index(data) if (line.header.tenant, line.header.user) == scope]
+    return []
 
 
 def _scanned(place: Place) -> tuple[dict[str, os.stat_result], dict[str, os.stat_result]]:
@@ -311,11 +313,11 @@ def _is_whole(table: Table) -> bool:
     return not table.findings and not table.torn and table.missing_feed is None and table.sign is not None
 
 
-def _indexed(table: Table) -> _Indexed:
+def _indexed(table: Table) -> Indexed:
     summary = table.summary
     if table.sign is None or summary.header is None:
         raise AssertionError("only whole files are in the index")
-    return _Indexed(
+    return Indexed(
         sign=table.sign,
         header=msgspec.structs.replace(summary.header, row=None),
         row=summary.row,
@@ -326,7 +328,7 @@ def _indexed(table: Table) -> _Indexed:
     )
 
 
-def _table_of(scope: ScopeKey, line: _Indexed) -> Table:
+def _table_of(scope: ScopeKey, line: Indexed) -> Table:
     summary = replace(
         Summary.begun(line.header),
         row=line.row,

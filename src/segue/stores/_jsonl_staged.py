@@ -27,7 +27,8 @@ from ._jsonl_lines import (
     sealed,
     seed_of,
 )
-from ._jsonl_table import Moment, Summary, Table, waiting
+from ._jsonl_summary import Moment, Summary, waiting
+from ._jsonl_table import Table
 
 
 @dataclass(slots=True)

@@ -9,32 +9,25 @@ is known to be missing, the rest is there.
 from __future__ import annotations
 
 import os
-from array import array
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import NamedTuple
 
-import msgspec
+from segue.model import ScopeKey
 
-from segue.errors import Corrupt
-from segue.model import Lease, ScopeKey, SessionInfo, State, Usage, from_us
-
+from ._jsonl_entries import Entries
 from ._jsonl_lines import (
     EntryLine,
     Header,
     LeaseLine,
-    LeaseOf,
     Line,
-    Row,
     RowLine,
-    lease_of,
     lines_of,
     micros,
-    parent_of,
     parsed,
     seed_of,
     usage_of,
 )
+from ._jsonl_summary import Summary
 
 LINE_MAX_BYTES = 64 << 20
 """Longest line that is looked at. No entry comes near it; a longer one is another program's."""
@@ -45,217 +38,6 @@ GAP_MAX = 1_000_000
 _PIECE_BYTES = 4 << 20
 _PROBE_BYTES = 64
 _TORN_NULS = b"\0" * 16
-_NO_LEASE = LeaseLine(lease=None, fence=0, rev=0)
-
-
-class Moment(NamedTuple):
-    """When something is judged: wall clock, boot, and ticks since it."""
-
-    now: int
-    boot: str
-    tick: int
-
-    def holds(self, lease: LeaseOf) -> bool:
-        """Whether a lease has not ended. Of another boot a running one has: its holder is gone."""
-        if lease.state == "paused":
-            return micros(lease.expires) > self.now
-        return lease.boot == self.boot and lease.until > self.tick
-
-
-@dataclass(slots=True)
-class Summary:
-    """A session but for its entries: what a list, a fork and an erase need to know of it."""
-
-    session: str
-    base: int = 0
-    head: int = 0
-    rewrite: int = 0
-    is_erased: bool = False
-    shares: tuple[tuple[str, int], ...] = ()
-    created_us: int = 0
-    active_us: int = 0
-    usage: Usage = Usage()  # noqa: RUF009 - immutable
-    header: Header | None = None
-    row: Row | None = None
-    lease: LeaseLine = _NO_LEASE
-    is_row_unsure: bool = False  # a damaged line may have held it
-    is_lease_unsure: bool = False
-
-    @classmethod
-    def begun(cls, header: Header) -> Summary:
-        """What the first line of a file tells."""
-        created = 0 if header.created is None else micros(header.created)
-        return cls(
-            session=header.session,
-            base=header.base,
-            head=header.base,
-            rewrite=header.rewrite,
-            is_erased=header.erased is not None,
-            shares=header.shares,
-            created_us=created,
-            active_us=created,
-            header=header,
-            row=header.row,
-        )
-
-    def parts(self, own: str) -> tuple[tuple[str, int], ...]:
-        """Which sessions own the history, each with the last seq taken from it; ``own`` last."""
-        return (*self.shares, (own, self.head))
-
-    def known_row(self) -> Row:
-        """The attributes. ``Corrupt`` where a damaged line may have changed them."""
-        if self.header is None or self.row is None or self.is_row_unsure or self.is_lease_unsure:
-            raise self._unsure()
-        return self.row
-
-    def known_header(self) -> Header:
-        """The first line. ``Corrupt`` where it is damaged."""
-        if self.header is None:
-            raise self._unsure()
-        return self.header
-
-    def _unsure(self) -> Corrupt:
-        return Corrupt(
-            f"session {self.session!r}: a line with its attributes or its lease is damaged; its entries stay readable. "
-            "Restore the file from a backup, or remove that line (segue verify names it) to go back to the one before",
-            session=self.session,
-        )
-
-    def info(self, scope: ScopeKey, moment: Moment, lease: LeaseLine) -> SessionInfo:
-        """The session's row as callers know it; ``lease`` is the newest there is."""
-        row = self.row or Row(version=0, state="active", format="")
-        header = self.header
-        return SessionInfo(
-            scope=scope,
-            id=self.session,
-            key=row.key,
-            format=row.format,
-            title=row.title,
-            state=_state(row.state),
-            head=self.head,
-            base=self.base,
-            fence=lease.fence,
-            version=row.version,
-            tags=row.tags,
-            metadata=msgspec.json.decode(msgspec.json.encode(row.metadata)) if row.metadata else {},
-            is_pinned=row.pinned,
-            is_listed=row.listed,
-            config=row.config_base64 if row.config is None else row.config.encode(),
-            idle_us=row.idle_us,
-            expires_at=None if row.expires is None else from_us(micros(row.expires)),
-            created_at=from_us(self.created_us),
-            active_at=from_us(self.active_us),
-            archived_at=None if row.archived is None else from_us(micros(row.archived)),
-            usage=self.usage,
-            parent=parent_of(header.parent if header else None),
-            lease=_shown(lease, moment),
-            waiting=len(waiting(lease, moment)),
-        )
-
-
-def _state(name: str) -> State:
-    return "archived" if name == "archived" else "completed" if name == "completed" else "active"
-
-
-def _shown(lease: LeaseLine, moment: Moment) -> Lease | None:
-    return lease_of(lease.lease) if lease.lease and moment.holds(lease.lease) else None
-
-
-def waiting(lease: LeaseLine, moment: Moment) -> list[str]:
-    """Runs whose place in the queue has not lapsed, first come first."""
-    return [each.run for each in lease.queue if each.boot == moment.boot and each.until > moment.tick]
-
-
-class Span(NamedTuple):
-    """Where an entry's line lies in a file; no size: it is damaged or missing."""
-
-    seq: int
-    offset: int
-    size: int
-
-
-class Entries:
-    """Where each entry of a file lies, in a few bytes an entry, and what it can be found by."""
-
-    __slots__ = ("_base", "_created", "_ids", "_kind_names", "_kinds", "_offsets", "_refs", "_sizes", "damaged")
-
-    def __init__(self, base: int) -> None:
-        self._base = base
-        self._offsets = array("Q")
-        self._sizes = array("L")
-        self._created = array("q")
-        self._kinds = array("H")
-        self._kind_names: list[str] = [""]
-        self._ids: dict[int, int] = {}  # hash of the id -> seq
-        self._refs: dict[int, int | array[int]] = {}  # hash of the ref -> seqs, ascending
-        self.damaged: set[int] = set()
-
-    def __len__(self) -> int:
-        return len(self._offsets)
-
-    def add(self, line: Line, head: EntryLine) -> None:
-        """The next entry."""
-        seq = self._base + len(self) + 1
-        self._offsets.append(line.start)
-        self._sizes.append(line.end - line.start)
-        self._created.append(micros(head.at))
-        self._kinds.append(self._kind_no(head.kind))
-        self._ids[hash(head.id)] = seq
-        for ref in dict.fromkeys(head.refs):
-            self._add_ref(hash(ref), seq)
-
-    def add_damaged(self) -> None:
-        """The next entry is damaged or missing."""
-        self.damaged.add(self._base + len(self) + 1)
-        self._offsets.append(0)
-        self._sizes.append(0)
-        self._created.append(self._created[-1] if self._created else 0)
-        self._kinds.append(0)
-
-    def spoil(self, seq: int) -> None:
-        """An entry that is there twice with different content is not there at all."""
-        self.damaged.add(seq)
-        self._sizes[seq - self._base - 1] = 0
-
-    def seq_of(self, entry_id: str) -> int:
-        """The seq of the entry with this id; 0 when there is none. To be compared with the line."""
-        return self._ids.get(hash(entry_id), 0)
-
-    def span(self, seq: int) -> Span:
-        """Where an entry lies."""
-        at = seq - self._base - 1
-        return Span(seq, self._offsets[at], self._sizes[at])
-
-    def created_us(self, seq: int) -> int:
-        """When an entry was stored."""
-        return self._created[seq - self._base - 1]
-
-    def of_kinds(self, seqs: Sequence[int], kinds: tuple[str, ...]) -> Iterator[int]:
-        """Those of the seqs that are of these kinds; the damaged ones, whose kind nobody knows, too."""
-        numbers = {no for no, name in enumerate(self._kind_names) if name in kinds} | {0}
-        found, first = self._kinds, self._base + 1
-        return (seq for seq in seqs if found[seq - first] in numbers)
-
-    def with_ref(self, ref: str) -> Sequence[int]:
-        """Seqs of the entries with this ref, ascending. To be compared with the lines."""
-        found = self._refs.get(hash(ref), ())
-        return (found,) if isinstance(found, int) else found
-
-    def _kind_no(self, kind: str) -> int:
-        try:
-            return self._kind_names.index(kind)
-        except ValueError:
-            self._kind_names.append(kind)
-            return len(self._kind_names) - 1
-
-    def _add_ref(self, ref: int, seq: int) -> None:
-        found = self._refs.get(ref)
-        if found is None:
-            self._refs[ref] = seq
-        elif isinstance(found, int):
-            self._refs[ref] = array("L", (found, seq))
-        else:
-            found.append(seq)
 
 
 def _is_cut(lines: Sequence[Line]) -> bool:
@@ -335,6 +117,13 @@ class Table:
         if self.entries is None:
             raise AssertionError("the table holds only a summary")
         return self.entries
+
+    def compare(self, before: Table) -> None:
+        """Say so when the same file held more that was durable: somebody cut it, and nothing in it tells."""
+        if before.inode == self.inode and self.end < before.proven:
+            lost = f"the file ended at byte {before.proven} and ends at {self.end}: what was stored behind it is gone"
+            self.findings.append(Finding(lost, self.summary.head + 1))
+            self.summary.is_row_unsure = True
 
     # Reading the file.
 

@@ -51,7 +51,8 @@ from ._jsonl_names import lease_file, session_file
 from ._jsonl_read import damaged, known_at
 from ._jsonl_shelf import Shelf
 from ._jsonl_staged import Staged, begun, columns, due_us, same_parent
-from ._jsonl_table import Moment, Table
+from ._jsonl_summary import Moment
+from ._jsonl_table import Table
 from ._jsonl_write import Write, Writer
 
 FILES_MAX = 100

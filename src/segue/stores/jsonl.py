@@ -30,11 +30,13 @@ from segue.store import READ_MAX, Filter, Op, Page, Report, Result
 
 from ._jsonl_check import Checker
 from ._jsonl_disk import LOCK, Disk, Folder, FolderLock, Place, make_folder, mapped
+from ._jsonl_entries import Span
 from ._jsonl_lines import FORMAT
 from ._jsonl_names import INDEX, LEASE, SESSION, TEMPORARY
 from ._jsonl_read import Moved, damaged, fetch
 from ._jsonl_shelf import Shelf, scopes_of
-from ._jsonl_table import Moment, Span, Summary, Table
+from ._jsonl_summary import Moment, Summary
+from ._jsonl_table import Table
 from ._jsonl_work import Work
 from ._jsonl_write import Writer
 from ._listing import page_of
@@ -47,10 +49,10 @@ ABOUT = "segue.json"
 """The file at the top of the folder that says what it is."""
 
 INDEX_EVERY = 1_000
-"""After how many changed sessions a scope's index file is written again."""
+"""After how many writes to its sessions a scope's index file is written again."""
 
-INDEX_MIN = 16
-"""Fewest sessions for which a scope gets an index file."""
+INDEX_SHARE = 20
+"""A handle that is closed writes the index file of a scope when it wrote to one session in so many."""
 
 CLOSE_WAIT_SECONDS = 0.2
 """How long ``close`` waits for the lock to write the index files; it does without them then."""
@@ -174,7 +176,7 @@ class JsonlStore:
                 with mapped(self._folder.path), self._writing, self._lock.held():
                     self._writer.check_may_write()
                     results = Work(self._folder, self._shelf, self._writer, self._moment()).do(ops)
-                    self._save_indexes(INDEX_EVERY)
+                    self._save_indexes()
                     return results
             except (FileNotFoundError, Moved) as error:
                 raise Unavailable(
@@ -334,7 +336,7 @@ class JsonlStore:
                 self._gate.wait()
         if not self._is_read_only and not self._writer.refuses:
             with suppress(SegueError, OSError), self._lock.held(CLOSE_WAIT_SECONDS):
-                self._save_indexes(1)
+                self._save_indexes(at_end=True)
         self._writer.close()
         self._lock.close()
         self._folder.close()
@@ -411,16 +413,13 @@ class JsonlStore:
                     parts.append((self._shelf.living(place, scope, summary.session), low, high))
         return parts
 
-    def _save_indexes(self, changed_min: int) -> None:
+    def _save_indexes(self, *, at_end: bool = False) -> None:
         """Write the index files of scopes in which much changed. With the folder's lock held."""
-        for scope, count in self._shelf.changed_scopes():
-            if count >= changed_min:
+        for scope, known in self._shelf.changed_scopes():
+            if known.changed >= INDEX_EVERY or (at_end and known.changed * INDEX_SHARE >= len(known.tables)):
                 with suppress(SegueError, OSError), self._folder.scope(scope) as place, self._shelf.lock:
-                    known = self._shelf.known(scope)
                     known.changed = 0
-                    data = self._shelf.index_of(place, scope)
-                    if len(known.tables) >= INDEX_MIN:
-                        place.replace(INDEX, [data])
+                    place.replace(INDEX, [self._shelf.index_of(place, scope)])
 
 
 def _folder_of(folder: str | os.PathLike[str], *, read_only: bool, allow_network: bool) -> Path:
