@@ -774,3 +774,11 @@ def test_a_reading_recorded_by_hand_is_of_the_call_under_way(session, run):
 def test_outside_of_a_run_nothing_is_recorded():
     made = Observation("x:1", Version("value", "1"))
     assert record(made) is made
+
+
+def test_a_reading_is_dated_by_the_store_s_clock(session, run):
+    session.log.engine.store.shift_clock(timedelta(days=400) // timedelta(microseconds=1))
+    stamp = reads("x:1")(lambda: "x")()
+    (seen,) = records(session, "observation")
+    assert timedelta() <= seen.stored_at - seen.observed_at < timedelta(minutes=1)
+    assert f"{seen.observed_at:%Y-%m-%d}" in stamp

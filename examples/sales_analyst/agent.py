@@ -47,7 +47,6 @@ class Watcher(Protocol):
 
 
 def answer(
-    session: segue.Session,
     run: segue.Run,
     question: str,
     *,
@@ -68,17 +67,18 @@ def answer(
     watch.asked(question)
     run.append(model.question(question))
     definitions = model.definitions(DEFINITIONS)
-    for step in range(STEPS_MAX):
-        reply = model.reply(instructions(year), definitions, run.messages())
-        run.append(reply.answer)
-        if step == 0:
-            after_first()
-        if not reply.calls:
-            watch.answered(reply.text)
-            return reply.text
-        watch.thought(reply)
-        results = [tools.do(session, run, call) for call in reply.calls]
-        run.append(*model.results(results))
-        for result in results:
-            watch.used(result)
+    with tools.using(run):
+        for step in range(STEPS_MAX):
+            reply = model.reply(instructions(year), definitions, run.messages())
+            run.append(reply.answer)
+            if step == 0:
+                after_first()
+            if not reply.calls:
+                watch.answered(reply.text)
+                return reply.text
+            watch.thought(reply)
+            results = [tools.do(call) for call in reply.calls]
+            run.append(*model.results(results))
+            for result in results:
+                watch.used(result)
     return "（没有在限定的步数内得出答案）"

@@ -105,7 +105,7 @@ def _first_turn(
 ) -> segue.Session:
     session = me.create(title=title, format=model.format, agent=agent.config(model, place.year), idle=LIFETIME)
     with session.run() as run:
-        agent.answer(session, run, question, model=model, tools=tools, year=place.year, watch=screen)
+        agent.answer(run, question, model=model, tools=tools, year=place.year, watch=screen)
     session.refresh()
     return session
 

@@ -1,8 +1,8 @@
 """
 The analyst's tools, over the real warehouse and real files.
 
-Every reading is recorded as an observation: which source, in which version, read how. Publishing is a
-change of the world: it is refused when a reading it rests on no longer holds.
+``reads`` records every reading: which source, in which version, read how. ``writes`` guards the
+publication: it is refused when a reading that it rests on no longer holds.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ import csv
 import json
 import re
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from datetime import date
 from pathlib import Path
 from typing import Any
 
 import segue
-from segue import StaleRead, world
-from segue.probes import Sql
+from segue.probes import Sql, replace_file
 from segue.world import Sources, Version
 
 from .model import Call, Result
@@ -79,12 +79,8 @@ def sources_of(warehouse: Warehouse, folder: Path) -> Sources:
     return sources
 
 
-class Refusal(Exception):
-    """A tool does not do what the model asked for; the text is for the model."""
-
-
 class Tools:
-    """The tools of one run."""
+    """The tools, for any run that is in use."""
 
     def __init__(self, warehouse: Warehouse, folder: Path) -> None:
         self.sources = sources_of(warehouse, folder)
@@ -96,7 +92,11 @@ class Tools:
             "publish_report": self._publish_report,
         }
 
-    def do(self, session: segue.Session, run: segue.Run, call: Call) -> Result:
+    def using(self, run: segue.Run) -> AbstractContextManager[None]:
+        """Inside, what the tools read is recorded in this run, and what they write is guarded by it."""
+        return segue.using(run, self.sources, language="zh")
+
+    def do(self, call: Call) -> Result:
         """Do what the model asked for. What it asked for wrongly, and a stale publication, it is told as an error."""
         tool = self._tools.get(call.name)
         if tool is None:
@@ -105,63 +105,47 @@ class Tools:
         if wrong:
             return Result(call, f"wrong arguments: {wrong}", is_error=True)
         try:
-            return Result(call, tool(session, run, call, **call.arguments))
-        except Refusal as error:
+            with segue.calling(call.id):
+                return Result(call, tool(**call.arguments))
+        except (segue.StaleRead, OSError) as error:
             return Result(call, str(error), is_error=True)
 
-    def _query_sales(
-        self, session: segue.Session, run: segue.Run, call: Call, *, by: str, month: str, region: str | None = None
-    ) -> str:
-        source = orders_of(region)
-        version = self._look(session, source)  # before the query: a change in between shows as a change
+    @segue.reads(lambda self, by, month, region: orders_of(region), name="query_sales")  # noqa: ARG005
+    def _query_sales(self, by: str, month: str, region: str | None = None) -> str:
         rows = self._warehouse.sales(by=by, month=date.fromisoformat(f"{month}-01"), region=region)
-        value = {"month": month, "region": region or "全国", "by": by, "unit": "万元", "rows": rows}
-        return _observed(run, call, source, version, value)
+        return _json({"month": month, "region": region or "全国", "by": by, "unit": "万元", "rows": rows})
 
-    def _read_targets(
-        self, session: segue.Session, run: segue.Run, call: Call, *, month: str, region: str | None = None
-    ) -> str:
-        version = self._look(session, TARGETS)
+    @segue.reads(TARGETS, name="read_targets")
+    def _read_targets(self, month: str, region: str | None = None) -> str:
         with (self._folder / "targets.csv").open(encoding="utf-8", newline="") as file:
             rows = [
                 {"region": row["region"], "target": float(row["target"])}
                 for row in csv.DictReader(file)
                 if row["month"] == month and region in (None, row["region"])
             ]
-        return _observed(run, call, TARGETS, version, {"month": month, "unit": "万元", "rows": rows})
+        return _json({"month": month, "unit": "万元", "rows": rows})
 
-    def _publish_report(
-        self, session: segue.Session, run: segue.Run, call: Call, *, title: str, region: str, body: str
-    ) -> str:
-        self._check_ground(session, region)
-        name = f"reports/{_SEPARATORS.sub('-', title)[:80]}.md"
-        text = f"# {title}\n\n{body}\n".encode()
-        with run.effect("publish_report", source=f"file:{name}", call=call.id) as effect:
-            _replace(self._folder / name, text)
-            receipt = {"file": name, "bytes": len(text)}
-            effect.done(receipt, version=segue.probes.file_version(self._folder / name))
-        return json.dumps(receipt, ensure_ascii=False)
+    # A report rests on the conversation, so on all that was read in it; its region's orders must be among that.
+    @segue.writes(
+        lambda self, title, **_: f"file:{_name(title)}",  # noqa: ARG005
+        rests_on=lambda self, region, **_: ("*", orders_of(region)),  # noqa: ARG005
+        precondition="expect",
+        version=lambda receipt: Version("sha256", json.loads(receipt)["sha256"]),
+        name="publish_report",
+    )
+    def _publish_report(self, title: str, region: str, body: str, expect: str | None = None) -> str:  # noqa: ARG002
+        path, text = self._folder / _name(title), f"# {title}\n\n{body}\n".encode()
+        path.parent.mkdir(exist_ok=True)
+        written = replace_file(path, text, expect)
+        return _json({"file": _name(title), "bytes": len(text), "sha256": written.value})
 
-    def _check_ground(self, session: segue.Session, region: str) -> None:
-        """
-        Refuse unless everything that this session has read still is what it was read as.
 
-        A report rests on the conversation, so on all of its readings; those of its region must be among them.
-        """
-        entries = session.read(kinds=("observation", "effect"), reverse=True)
-        readings = world.live(entries, by="source").observations
-        found = world.check(readings, self.sources, principal=session.info.scope.user)
-        stale = [StaleRead(f.observation.source, f.observation.version, f.now) for f in found if f.outcome != "current"]
-        if orders_of(region) not in {reading.source for reading in readings}:
-            stale.append(StaleRead(orders_of(region), None, self._look(session, orders_of(region))))
-        if stale:
-            raise Refusal("\n".join(str(one) for one in stale)) from stale[0]
+def _name(title: str) -> str:
+    return f"reports/{_SEPARATORS.sub('-', title)[:80]}.md"
 
-    def _look(self, session: segue.Session, source: str) -> Version:
-        answer = world.look(source, self.sources, principal=session.info.scope.user)
-        if not isinstance(answer, Version):
-            raise Refusal(f"{source} cannot be read now: {answer}")
-        return answer
+
+def _json(value: dict[str, Any]) -> str:
+    return json.dumps(value, ensure_ascii=False)
 
 
 def _wrong(call: Call) -> str:
@@ -177,17 +161,3 @@ def _wrong(call: Call) -> str:
         if value not in rule.get("enum", [value]):
             return f"{name} is one of {', '.join(rule['enum'])}"
     return ""
-
-
-def _observed(run: segue.Run, call: Call, source: str, version: Version, value: dict[str, Any]) -> str:
-    """The result for the model: the data, and one line that says when and in which version they were read."""
-    reading = run.observe(source, version, value=value, tool=call.name, arguments=call.arguments, call=call.id)
-    return f"{json.dumps(value, ensure_ascii=False)}\n{reading.stamp('zh')}"
-
-
-def _replace(path: Path, text: bytes) -> None:
-    """Write a file whole or not at all."""
-    path.parent.mkdir(exist_ok=True)
-    beside = path.with_suffix(".part")
-    beside.write_bytes(text)
-    beside.replace(path)

@@ -47,10 +47,9 @@ class Desk:
     def config(self) -> segue.AgentConfig:
         return agent.config(self.model, self.place.year)
 
-    def answer(self, session: segue.Session, run: segue.Run, question: str, **options: Any) -> str:
+    def answer(self, run: segue.Run, question: str, **options: Any) -> str:
         """One question, on the screen unless told otherwise."""
         return agent.answer(
-            session,
             run,
             question,
             **{"model": self.model, "tools": self.tools, "year": self.place.year, "watch": self.screen, **options},
@@ -98,7 +97,7 @@ def resume(desk: Desk, session: segue.Session) -> segue.Session:
     with back.run() as run:
         _show_note(desk, session)
         screen.line()
-        desk.answer(session, run, "接着昨天那个，把 SKU 维度也拆一下。")
+        desk.answer(run, "接着昨天那个，把 SKU 维度也拆一下。")
     desk.facts.add(
         tuesday_pid=os.getpid(),
         listed=listed,
@@ -169,7 +168,7 @@ def publish(desk: Desk, session: segue.Session) -> None:
     )
     screen.line()
     with session.run() as run:
-        desk.answer(session, run, "很好，把结论发布成报告。")
+        desk.answer(run, "很好，把结论发布成报告。")
     effects = [entry.json() for entry in session.read(kinds=("effect",))]
     phases = " → ".join(effect["phase"] for effect in effects)
     screen.line()
@@ -190,7 +189,7 @@ def fork(desk: Desk, session: segue.Session) -> None:
     before = state(session)
     branch = session.fork(title="华东 8 月：按渠道")
     with branch.run() as run:
-        desk.answer(branch, run, "换个角度，按渠道拆一下。")
+        desk.answer(run, "换个角度，按渠道拆一下。")
     after = state(session)
     screen.line()
     screen.table(
@@ -289,7 +288,7 @@ def _ask(
     with session.run(policy="enqueue", wait=WAIT) as run:
         timeline.add(who, "its turn", text=f"holds the session, fence {run.fence}", run=run.id)
         holds()
-        text = desk.answer(session, run, question, watch=Unseen(), after_first=after_first)
+        text = desk.answer(run, question, watch=Unseen(), after_first=after_first)
     timeline.add(who, "answered", text=shorten(text, 60))
 
 

@@ -24,7 +24,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Se
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any, Literal, NamedTuple, ParamSpec, Protocol, TypeVar, cast
 
 from . import ground, log, phrases
@@ -44,7 +44,7 @@ from .ledger import (
     leaves_unknown,
 )
 from .ledger import source_ref as _ref
-from .model import Draft, Hit, new_id
+from .model import Draft, Hit, from_us, new_id
 from .phrases import Phrases, clean
 from .world import Answer, Denied, Finding, Gone, Sources, Unanswered, check, look
 
@@ -77,6 +77,9 @@ class Ledger(Protocol):
     @property
     def principal(self) -> str | None:
         """As whom."""
+
+    def now(self) -> datetime:
+        """The store's clock."""
 
     def check(self) -> None:
         """Raise LeaseLost when this run must not write any more."""
@@ -174,6 +177,10 @@ class RunLedger:
     def session(self) -> str:
         """Id of the session."""
         return str(self._run.session_id)
+
+    def now(self) -> datetime:
+        """The clock of the run's store."""
+        return from_us(self._run.log.engine.store.now_us())
 
     def check(self) -> None:
         """See ``Run.check``."""
@@ -414,7 +421,7 @@ class _Reading:
             ticket.source,
             held,
             digest_of(result),
-            observed_at=datetime.now(UTC),
+            observed_at=ticket.active.ledger.now(),
             max_age=self.max_age,
             tool=self.tool.name,
             arguments=ticket.arguments,
@@ -562,7 +569,7 @@ class _Writing:
 
     def _stamp(self, ticket: _WriteTicket, made: Version | None) -> str:
         words: Phrases = phrases.phrases(ticket.active.language)
-        at, source = phrases.utc_stamp(datetime.now(UTC)), clean(ticket.effect.source, 120)
+        at, source = phrases.utc_stamp(ticket.active.ledger.now()), clean(ticket.effect.source, 120)
         line = words.written_bare.format(at=at, source=source)
         if made is not None:
             shown = f"{phrases.kind_name(made.kind, words)} {clean(made.value)}"
