@@ -27,6 +27,7 @@ from segue.adapters.openai_agents import (
     SegueHooks,
     SegueSession,
     StateExpired,
+    StateMissing,
     StateStale,
     StateTaken,
 )
@@ -114,6 +115,30 @@ def test_an_approved_run_goes_on_where_it_stopped(me, tmp_path):
     ]  # fmt: skip
     assert left[0].is_taken if left else True
     assert (tmp_path / "log").read_text() == "q call:1#0\n"
+
+
+def test_a_state_that_was_resumed_well_is_known_as_resumed_though_its_content_is_gone(me, tmp_path):
+    async def go():
+        session = SegueSession("a", me)
+        id = await ask(session, tmp_path / "log")
+        await approve_and_run(session, tmp_path / "log", id)
+        with pytest.raises(StateTaken):
+            await approve_and_run(session, tmp_path / "log", id)
+        with pytest.raises(StateMissing, match="waits"):
+            await approve_and_run(session, tmp_path / "log")
+        entries = await (await session.stored()).read(kinds=("agents.state",))
+        return [entry.is_hollow for entry in entries]
+
+    assert asyncio.run(go()) == [True]
+
+
+def test_the_example_runs(capsys):
+    from examples import openai_agents_sdk
+
+    openai_agents_sdk.main()
+    said = capsys.readouterr().out
+    assert said.count("published: August") == 1
+    assert "a second time: StateTaken" in said
 
 
 def test_a_state_is_resumed_once_and_the_second_is_told_by_whom(me, tmp_path):
@@ -214,7 +239,7 @@ def test_two_processes_resume_one_state_and_the_first_dies_inside_the_tool(tmp_p
 
     said, items = asyncio.run(go())
     assert log.read_text() == "q call:1#0\n"
-    assert said == ["NotFound", "NotFound"]
+    assert said == ["StateMissing", "StateMissing"]
     assert [item.get("type", item.get("role")) for item in items] == ["user", "function_call", "function_call_output"]
     assert "may or may not have been done" in items[2]["output"]
 
@@ -232,7 +257,7 @@ def test_two_processes_resume_one_state_at_the_same_moment_and_the_tool_runs_onc
     said = [line for line in nursery.wait() if not line.isdecimal()]
     assert log.read_text() == "q call:1#0\n"
     assert max(said) == "re: q call:1"
-    assert min(said) in {"NotFound", "StateTaken"}
+    assert min(said) in {"StateMissing", "StateTaken"}
     assert len(said) == 2
 
 

@@ -23,7 +23,7 @@ from .migrate import Migrated, migrate_file, migrate_session
 from .progress import TurnLost
 from .refusals import tell_refusal
 from .session import SegueSession
-from .states import SavedState, StateExpired, StateStale, StateTaken
+from .states import SavedState, StateExpired, StateMissing, StateStale, StateTaken
 from .turn import Turn
 
 __all__ = [
@@ -34,6 +34,7 @@ __all__ = [
     "SegueHooks",
     "SegueSession",
     "StateExpired",
+    "StateMissing",
     "StateStale",
     "StateTaken",
     "Turn",

@@ -242,7 +242,7 @@ class SegueSession:
             StateTaken: It was resumed before.
             StateExpired: It is too old.
             StateStale: The conversation went on since.
-            NotFound: There is none.
+            StateMissing: There is none (a NotFound).
         """
         from . import states
 

@@ -65,6 +65,19 @@ class StateStale(HeadMoved):
         self.actual = actual
 
 
+class StateMissing(NotFound):
+    """No such state is kept with the session, or none that waits."""
+
+    def __init__(self, session: str, state: str | None) -> None:
+        NotDone.__init__(
+            self,
+            f"session {session!r} keeps no state {state!r}; states() shows those that wait"
+            if state
+            else f"no state of session {session!r} waits; states() shows what it keeps",
+        )
+        self.session = session
+
+
 class SavedState(NamedTuple):
     """
     A state that waits.
@@ -119,7 +132,11 @@ async def find(session: SegueSession, id: str | None) -> SavedState:
     for one in await saved(session):
         if one.id == id or (id is None and not one.is_taken):
             return one
-    raise NotFound(f"state {id or ''} of session {session.session_id}")
+    stored = await session._find()  # noqa: SLF001
+    for hit in [] if stored is None else await stored.by_ref(CLAIM, reverse=True, limit=SHOWN_MAX):
+        if hit.entry.json()["state"] == id:  # resumed well, and its content is gone
+            raise StateTaken(str(id), hit.entry.run, hit.entry.created_at)
+    raise StateMissing(session.session_id, id)
 
 
 async def load(agent: Any, found: SavedState, options: dict[str, Any]) -> Any:
