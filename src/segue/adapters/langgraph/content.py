@@ -10,7 +10,6 @@ full every 64 steps. So what a turn writes depends on what is new in it, not on 
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -105,11 +104,20 @@ def _is_split(value: dict[Any, Any]) -> bool:
 
 @dataclass(slots=True)
 class Spine:
-    """A list as the saver knows it: its elements (a seq, or ``[tree]`` of a small one) and their digests."""
+    """
+    A list as the saver knows it.
+
+    Attributes:
+        items: Its elements: a seq, or ``[tree]`` of a small one.
+        keys: Their digests.
+        depth: How many spines it is written in, besides a full one.
+        whole: The digest of all of it, which tells an unchanged beginning faster than 2,000 small ones.
+    """
 
     items: list[Any]
     keys: list[bytes]
     depth: int
+    whole: bytes
 
 
 class Batch:
@@ -173,34 +181,55 @@ class Batch:
 
     def _list(self, parts: list[bytes], like: int | None) -> int:
         """The spine of a list: the one before when nothing changed, else what it adds to it."""
-        digest = self.thread.digest
-        keys = [digest(part) for part in parts]
         before = None if like is None else self._spine(like)
         if before is None or like is None:
+            keys = [self.thread.digest(part) for part in parts]
             items = [self._known(part, key) for part, key in zip(parts, keys, strict=True)]
-            return self._full(items, keys)
-        if keys == before.keys:
-            return like
+            return self._full(items, keys, self.thread.whole(parts).digest())
+        count = len(before.items)
+        whole = self.thread.whole(parts[:count])
+        if len(parts) >= count and whole.digest() == before.whole:
+            if len(parts) == count:
+                return like
+            whole.update(joined(parts[count:]))
+            return self._longer(like, before, parts[count:], whole.digest())
+        return self._changed(like, before, parts)
+
+    def _longer(self, like: int, before: Spine, new: list[bytes], whole: bytes) -> int:
+        """A list that begins with all of the one before."""
+        keys = [self.thread.digest(part) for part in new]
+        added = [self._known(part, key) for part, key in zip(new, keys, strict=True)]
+        return self._grown(like, before, len(before.items), added, Spine([], keys, 0, whole))
+
+    def _changed(self, like: int, before: Spine, parts: list[bytes]) -> int:
+        """A list that shares only a part with the one before: elements were changed, moved or removed."""
+        keys = [self.thread.digest(part) for part in parts]
         keep = _common(before.keys, keys)
-        moved = dict(zip(before.keys, before.items, strict=True)) if keep < len(before.keys) else {}
+        moved = dict(zip(before.keys, before.items, strict=True))
         added = [
             moved[key] if key in moved else self._known(part, key)
             for part, key in zip(parts[keep:], keys[keep:], strict=True)
         ]
-        items = before.items[:keep] + added
+        whole = self.thread.whole(parts).digest()
+        return self._grown(like, before, keep, added, Spine([], keys[keep:], 0, whole))
+
+    def _grown(self, like: int, before: Spine, keep: int, added: list[Any], new: Spine) -> int:
+        items, keys = before.items[:keep] + added, before.keys[:keep] + new.keys
         if before.depth + 1 >= FULL_EVERY or len(added) > keep:
-            return self._full(items, keys)
-        return self._spine_of({"base": like, "keep": keep, "add": added}, Spine(items, keys, before.depth + 1))
+            return self._full(items, keys, new.whole)
+        return self._spine_of(
+            {"base": like, "keep": keep, "add": added}, Spine(items, keys, before.depth + 1, new.whole)
+        )
 
     def _known(self, part: bytes, key: bytes) -> Any:
         return [door.decode(part)] if len(part) <= INLINE_MAX_BYTES else self._leaf(part, key)
 
-    def _full(self, items: list[Any], keys: list[bytes]) -> int:
+    def _full(self, items: list[Any], keys: list[bytes], whole: bytes) -> int:
         base: int | None = None
         for at in range(0, len(items), ADD_MAX):
             end = min(len(items), at + ADD_MAX)
             body = {"base": base, "keep": at, "add": items[at:end]}
-            base = self._spine_of(body, Spine(items[:end], keys[:end], at // ADD_MAX))
+            base = self._spine_of(body, Spine(items[:end], keys[:end], at // ADD_MAX, whole))
         assert base is not None
         return base
 
@@ -235,9 +264,9 @@ def value_ref(digest: bytes) -> str:
     return "lg:v:" + digest.hex()
 
 
-def keyed(key: bytes, data: bytes) -> bytes:
-    """The keyed digest of a value: equal values of one thread have it in common, and nobody can guess it."""
-    return hashlib.blake2b(data, digest_size=16, key=key).digest()
+def joined(parts: list[bytes]) -> bytes:
+    """Encoded elements as one: JSON as we write it has no line ends."""
+    return b"\n".join([*parts, b""]) if parts else b""
 
 
 def _common(one: list[bytes], other: list[bytes]) -> int:

@@ -36,7 +36,7 @@ def _defaults(cls: type[BaseMessage]) -> dict[str, Any]:
 
 
 _DEFAULTS = {name: _defaults(cls) for name, cls in _CLASSES.items()}
-_PLAIN = (str, type(None))
+_FRESH = (list, dict)
 
 
 def tree(message: BaseMessage, go: Callable[[Any], Any]) -> dict[str, Any] | None:
@@ -51,11 +51,11 @@ def tree(message: BaseMessage, go: Callable[[Any], Any]) -> dict[str, Any] | Non
     said: dict[str, Any] = {"$": "message", "class": name}
     more: dict[str, Any] = {}
     given = message.__pydantic_fields_set__
-    defaults = _DEFAULTS[name]
+    default = _DEFAULTS[name].get
     for key, value in message.__dict__.items():
         if key in given:
-            said[key] = value if type(value) in _PLAIN and go is not None else go(value)
-        elif value != defaults.get(key):
+            said[key] = value if type(value) is str else go(value)
+        elif (value is not None or default(key) is not None) and value != default(key):
             more[key] = go(value)
     extra = message.__pydantic_extra__
     if extra:
@@ -74,6 +74,9 @@ def value(said: dict[str, Any], go: Callable[[Any], Any]) -> BaseMessage:
     given = {key: go(one) for key, one in said.items() if key in known}
     if not isinstance(given.get("content", ""), (str, list)):
         raise Corrupt("a stored message has a content that is neither text nor blocks")
-    more = {key: go(one) for key, one in said.get("more", {}).items() if key in known}
+    # All fields are handed over: pydantic would look at each default's signature, which takes 500 times as long.
+    fields = {key: type(one)() if type(one) in _FRESH else one for key, one in _DEFAULTS[said["class"]].items()}
+    fields |= given
+    fields |= {key: go(one) for key, one in said.get("more", {}).items() if key in known}
     extra = {key: go(one) for key, one in said.get("extra", ())}
-    return cls.model_construct(_fields_set=set(given) | set(extra), **{**given, **more, **extra})
+    return cls.model_construct(_fields_set=set(given) | set(extra), **fields, **extra)

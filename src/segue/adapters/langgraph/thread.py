@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import secrets
 import threading
 from collections import OrderedDict
@@ -16,7 +17,7 @@ from segue.model import Entry
 from segue.store import Appended
 
 from . import place
-from .content import FORMAT, PARTS, SPINE, VALUE, Batch, Spine, keyed
+from .content import FORMAT, PARTS, SPINE, VALUE, Batch, Spine, joined
 from .values import Codec
 
 THREAD = "langgraph.thread"
@@ -112,7 +113,7 @@ class Thread:
         self.name = name
         self.lock = threading.RLock()
         self.head = -1
-        self._key = key
+        self._hash = hashlib.blake2b(key=key, digest_size=16)
         self._dropped: set[int] = set()
         self._hidden: set[int] = set()
         self._known: Lru[int] = Lru(KNOWN_MAX)
@@ -159,7 +160,13 @@ class Thread:
 
     def digest(self, data: bytes) -> bytes:
         """The keyed digest of a value."""
-        return keyed(self._key, data)
+        made = self._hash.copy()
+        made.update(data)
+        return made.digest()
+
+    def whole(self, parts: list[bytes]) -> hashlib._Hash:
+        """The digest of encoded elements, to go on with. It is never stored; processors have SHA-256 built in."""
+        return hashlib.sha256(joined(parts))
 
     def find(self, digest: bytes) -> int | None:
         """The seq of a value that is stored already."""
@@ -217,8 +224,9 @@ class Thread:
             return known
         items = self.items(seq)
         entries = self._entries({item for item in items if isinstance(item, int)})
-        keys = [self.digest(self._data(entries[item]) if isinstance(item, int) else _inline(item)) for item in items]
-        spine = Spine(items, keys, self._body(seq, SPINE)["depth"])
+        parts = [self._data(entries[item]) if isinstance(item, int) else _inline(item) for item in items]
+        keys = [self.digest(part) for part in parts]
+        spine = Spine(items, keys, self._body(seq, SPINE)["depth"], self.whole(parts).digest())
         self._spines.keep(seq, spine)
         for item, key in zip(items, keys, strict=True):
             if isinstance(item, int):
@@ -245,11 +253,12 @@ class Thread:
         return entry.json()  # type: ignore[no-any-return]
 
     def _entries(self, seqs: Collection[int]) -> dict[int, Entry]:
-        found: dict[int, Entry] = {}
-        for first, last in _ranges(seqs):
+        wanted, found = set(seqs), {}
+        for first, last in _ranges(wanted):
             for entry in self.session.read(after=first - 1, upto=last, kinds=(VALUE,)):
-                found[entry.seq] = entry
-        for seq in seqs:
+                if entry.seq in wanted:
+                    found[entry.seq] = entry
+        for seq in wanted:
             if seq not in found:
                 raise self._gone(seq)
         return found
