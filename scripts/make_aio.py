@@ -27,7 +27,7 @@ PLAIN = {"Database": {"scope"}}
 # Written by hand in the template below, as they wait, stream or are contexts.
 BY_HAND = {
     "Session": {"run", "history", "append", "follow"},
-    "Run": {"append", "append_drafts", "effect"},
+    "Run": {"anthropic", "append", "append_drafts", "effect", "openai"},
     "Resumed": {"run"},
     "Scope": {"iterate"},
     "Database": {"scopes"},
@@ -191,6 +191,18 @@ HAND = {
         except LeaseLost as error:
             self._sync.lose(error)
             raise
+
+    def anthropic(self, client: Any, **options: Any) -> Any:
+        """See ``Run.anthropic``."""
+        from .adapters.anthropic import chat
+
+        return chat(self, client, **options)
+
+    def openai(self, client: Any, **options: Any) -> Any:
+        """See ``Run.openai``."""
+        from .adapters.openai import chat
+
+        return chat(self, client, **options)
 
     def effect(self, name: str, **options: Any) -> AsyncEffect:
         """See ``Run.effect``."""

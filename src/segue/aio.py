@@ -482,6 +482,18 @@ class AsyncRun:
             self._sync.lose(error)
             raise
 
+    def anthropic(self, client: Any, **options: Any) -> Any:
+        """See ``Run.anthropic``."""
+        from .adapters.anthropic import chat
+
+        return chat(self, client, **options)
+
+    def openai(self, client: Any, **options: Any) -> Any:
+        """See ``Run.openai``."""
+        from .adapters.openai import chat
+
+        return chat(self, client, **options)
+
     def effect(self, name: str, **options: Any) -> AsyncEffect:
         """See ``Run.effect``."""
         return AsyncEffect(self._engine, self._sync.effect(name, **options))

@@ -233,6 +233,18 @@ class Run:
             )
         self.append_drafts((log.draft(cut.body(), kind="cut", format="segue", origin="system", refs=("cut",)),))
 
+    def anthropic(self, client: Any, **options: Any) -> Any:
+        """A conversation through the Anthropic client, kept in this session; see ``segue.adapters.anthropic.chat``."""
+        from .adapters.anthropic import chat
+
+        return chat(self, client, **options)
+
+    def openai(self, client: Any, **options: Any) -> Any:
+        """A conversation through the OpenAI client, kept in this session; see ``segue.adapters.openai.chat``."""
+        from .adapters.openai import chat
+
+        return chat(self, client, **options)
+
     def pause(self, at_most: timedelta) -> None:
         """
         Stop running without ending: the session waits for a person and holds nothing.
