@@ -320,6 +320,14 @@ class AsyncSession:
             self._engine, await self._engine.ahop(self._sync.start_anew, summary, id=id, language=language, **options)
         )
 
+    async def child(
+        self, name: str, *, call: str | None = None, format: str | None = None, **options: Any
+    ) -> AsyncSession:
+        """See ``Session.child``."""
+        return AsyncSession(
+            self._engine, await self._engine.ahop(self._sync.child, name, call=call, format=format, **options)
+        )
+
     async def erase(self) -> Erased:
         """See ``Session.erase``."""
         return await self._engine.ahop(self._sync.erase)

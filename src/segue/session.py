@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import time
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
@@ -435,6 +436,37 @@ class Session:
         self.check_lifetime()
         info = start(self._log, self.info, summary, id=id, language=language, options=options)
         return Session(self._log._replace(id=info.id), info)
+
+    def child(self, name: str, *, call: str | None = None, format: str | None = None, **options: Any) -> Session:
+        """
+        The session of a sub-agent: its own log, run and config; made by the first call, found by the next.
+
+        Args:
+            name: Which of this session's children; a retry after a crash gets the same one by it.
+            call: Id of the tool call that it works for.
+            format: Whose JSON its messages are; None: this session's format.
+            options: title, tags, metadata, idle, expires_at, listed (False unless given).
+
+        Returns:
+            A session whose parent is this one (link ``child``), named by an entry here (ref ``child``).
+
+        Raises:
+            NotFound: This session was erased.
+        """
+        id = hashlib.sha256(f"{self.id}/{check_name(name, 'name')}".encode()).hexdigest()[:32]
+        body = {"session": id, "name": name, "call": call}
+        refs = ("child", f"child:{id}")
+        link = log.draft(body, kind="segue.child", format="segue", origin="system", id=f"child:{id}", refs=refs)
+        seq = self._log.append((link,)).seqs[0]
+        create = Create(
+            self._log.scope,
+            id,
+            format=format or self.info.format,
+            parent=Parent(self.id, seq, "child"),
+            **{"is_listed": False, **checked(options)},
+        )
+        made = self._log.engine.do(create)
+        return Session(self._log._replace(id=made.id), made)
 
     def erase(self) -> Erased:
         """
