@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
+import os
+
 
 def claude_store(directory):
     from segue.adapters.claude_agent_sdk import SegueSessionStore
@@ -33,3 +37,20 @@ def saver(directory):
     from segue.adapters.langgraph import SegueSaver
 
     return SegueSaver.open(f"sqlite:///{directory}/segue.db")
+
+
+def saver_jsonl(directory):
+    from segue.adapters.langgraph import SegueSaver
+
+    return SegueSaver.open(f"jsonl:{directory}/segue")
+
+
+@contextlib.contextmanager
+def saver_postgres(directory):
+    """On the server of SEGUE_TEST_POSTGRES_URL; each directory is an owner of its own."""
+    import segue
+    from segue.adapters.langgraph import SegueSaver
+
+    user = hashlib.sha256(str(directory).encode()).hexdigest()
+    with segue.open(os.environ["SEGUE_TEST_POSTGRES_URL"], pool_size=1) as db:
+        yield SegueSaver(db.scope(user=user))

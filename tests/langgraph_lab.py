@@ -47,7 +47,8 @@ def chat(saver, before_answer=None):
 
 
 def say(graph, text, thread="t", config=None):
-    out = graph.invoke({"messages": [HumanMessage(text)]}, config or at(thread))
+    # "sync": a step's checkpoint is stored before its tasks begin, so that a test knows who is first.
+    out = graph.invoke({"messages": [HumanMessage(text)]}, config or at(thread), durability="sync")
     return [m.content for m in out["messages"]]
 
 

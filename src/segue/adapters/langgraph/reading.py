@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 from langgraph.checkpoint.base import CheckpointTuple
 from langgraph.checkpoint.serde.types import TASKS
 
-from segue import codec as door
 from segue.errors import Invalid, NotFound
 
 from . import place as places
@@ -83,7 +82,7 @@ class Query:
         if not isinstance(filter, Mapping):
             raise Invalid("filter must be a mapping of metadata fields", where="filter")
         self._codec = codec
-        self._filter = {key: door.decode(codec.encode(value)) for key, value in filter.items()}
+        self._filter = {key: codec.safe(value) for key, value in filter.items()}
         self._before = before
 
     def tuples(self, threads: Threads, place: Place | None) -> Iterator[CheckpointTuple]:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import segue
 from segue import codec as door
-from segue.errors import Busy, Corrupt, HeadMoved, NotFound
+from segue.errors import Busy, Corrupt, HeadMoved, LeaseLost, NotFound
 from segue.model import Entry
 from segue.store import Appended
 
@@ -142,11 +142,19 @@ class Thread:
         for digest in [digest for digest, seq in self._known.items() if seq in gone]:
             del self._known[digest]
 
-    def check_free(self, run: str | None) -> None:
-        """``Busy`` when a turn of another run is active on the thread."""
-        lease = self.session.info.lease
-        if lease is not None and lease.state == "running" and lease.run != run:
-            raise Busy(lease.run, message=_busy(self.name, lease.run))
+    def check_free(self, run: segue.Run | None) -> None:
+        """
+        Refuse a write when a turn of another run is active (``Busy``), or took over this one's (``LeaseLost``).
+
+        The append checks the fence again; here it is told first, since an overtaken run has a wrong parent, too.
+        """
+        info = self.session.info
+        if run is not None:
+            run.check()
+            if info.fence != run.fence:
+                raise LeaseLost(run.id, run.fence, info.fence)
+        elif info.lease is not None and info.lease.state == "running":
+            raise Busy(info.lease.run, message=_busy(self.name, info.lease.run))
 
     def is_dropped(self, seq: int) -> bool:
         """Whether an entry is no part of the thread any more."""
@@ -460,7 +468,7 @@ class Threads:
         found = self.find(name)
         while found is None:
             session = self.scope.open_key(place.key(name), **self.options)
-            body = {"thread": self._codec.tree(name), "key": secrets.token_hex(16), "chain": []}
+            body = {"thread": self._codec.safe(name), "key": secrets.token_hex(16), "chain": []}
             with contextlib.suppress(HeadMoved, NotFound):  # another one was faster
                 session.append(segue.draft(body, kind=THREAD, format=FORMAT, refs=(NAMED,)), expect=0)
             found = self.find(name)

@@ -39,7 +39,7 @@ def copy(threads: Threads, source: str, target: str) -> None:
         made = thread.session.fork(thread.head, key=places.key(target))
         first, *_, last = [*thread.session.by_ref(NAMED), *thread.session.by_ref(NAMED)]
         chain = [*last.entry.json()["chain"], [thread.session.id, thread.head]]
-    body = {"thread": Codec().tree(target), "key": first.entry.json()["key"], "chain": chain}
+    body = {"thread": Codec().safe(target), "key": first.entry.json()["key"], "chain": chain}
     refs = [NAMED, *(_from(session) for session, _ in chain)]
     made.append(body, kind=THREAD, format=FORMAT, refs=refs)
 

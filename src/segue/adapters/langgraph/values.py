@@ -103,8 +103,12 @@ class Codec:
         except (RecursionError, msgspec.MsgspecError, TypeError, OverflowError) as error:
             raise Invalid(f"the value cannot be stored: {error}", where="value") from error
 
+    def safe(self, value: Any) -> Any:
+        """The value as JSON can say it, whatever strings are in it: what ``encode`` writes, read as JSON."""
+        return _decode(self.encode(value))
+
     def tree(self, value: Any, depth: int = 0) -> Any:
-        """The value as what JSON can say."""
+        """The value as what JSON can say, if all its strings are well-formed."""
         kind = type(value)
         if kind is str or value is None or kind is bool:
             return value

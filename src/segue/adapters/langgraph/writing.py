@@ -89,14 +89,14 @@ class Put:
         body = {
             "v": checkpoint["v"],
             "ts": checkpoint["ts"],
-            "versions": codec.tree(dict(versions)),
-            "seen": codec.tree(dict(checkpoint["versions_seen"])),
-            "updated": codec.tree(checkpoint.get("updated_channels")),
-            "metadata": codec.tree(dict(meta)),
+            "versions": codec.safe(dict(versions)),
+            "seen": codec.safe(dict(checkpoint["versions_seen"])),
+            "updated": codec.safe(checkpoint.get("updated_channels")),
+            "metadata": codec.safe(dict(meta)),
         }
         more = {key: value for key, value in checkpoint.items() if key not in _NAMED}
         if more:
-            body["more"] = codec.tree(more)
+            body["more"] = codec.safe(more)
         # A channel that did not change and is not handed over is the parent's.
         carried = {c: v for c, v in versions.items() if c not in new_versions and c not in values}
         run_id = meta.get("run_id")
@@ -131,7 +131,7 @@ def _put(writer: Writer, put: Put, place: Place) -> None:
             with thread.lock:
                 thread.refresh()
                 run = writer.turns.run(place, thread)
-                thread.check_free(None if run is None else run.id)
+                thread.check_free(run)
                 head, known = thread.head_of(ns), thread.checkpoint(ns, put.id)
                 if known is None:
                     check_follows(place, head, put.source)
@@ -236,7 +236,7 @@ def put_writes(
             with thread.lock:
                 thread.refresh()
                 run = writer.turns.run(place, thread)
-                thread.check_free(None if run is None else run.id)
+                thread.check_free(run)
                 _append_writes(thread, run, place, _Task(task_id, task_path), encoded)
                 return
         except HeadMoved:
