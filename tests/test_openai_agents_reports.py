@@ -119,6 +119,17 @@ def test_a_compacting_session_compacts_by_itself_and_the_log_keeps_all(me):
     assert [text_of(item) for item in log if item.get("role") == "user"] == [f"q{n}" for n in range(5)]
 
 
+def test_a_fork_of_a_compacting_session_compacts_with_the_same_client(me):
+    async def go():
+        session = SegueCompactingSession("a", me, client=Client())
+        await session.add_items([user("q"), said("a")])
+        fork = await session.fork("b")
+        await fork.run_compaction({"force": True})
+        return len(await session.get_items()), [item["type"] for item in await fork.get_items()]
+
+    assert asyncio.run(go()) == (2, ["compaction"])
+
+
 def test_3116_when_a_compaction_fails_at_the_store_the_history_is_intact(me, monkeypatch):
     async def go():
         session = SegueCompactingSession("a", me, client=Client())

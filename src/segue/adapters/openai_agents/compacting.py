@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Self
 
 from agents.memory import OpenAIResponsesCompactionSession
 
@@ -41,14 +41,17 @@ class SegueCompactingSession(SegueSession):
         **options: Any,
     ) -> None:
         super().__init__(session_id, scope, **options)
-        self._compaction = OpenAIResponsesCompactionSession(
-            session_id,
-            _Below(self),
-            client=client,
-            model=model,
-            compaction_mode=compaction_mode,
-            should_trigger_compaction=should_trigger_compaction,
-        )
+        self._how: dict[str, Any] = {
+            "client": client,
+            "model": model,
+            "compaction_mode": compaction_mode,
+            "should_trigger_compaction": should_trigger_compaction,
+        }
+        self._compaction = OpenAIResponsesCompactionSession(session_id, _Below(self), **self._how)
+
+    def _beside(self, session_id: str) -> Self:
+        settings = self.session_settings
+        return type(self)(session_id, self.scope, session_settings=settings, erase=self.erases, **self._how)
 
     async def run_compaction(self, args: Mapping[str, Any] | None = None, *, wrapper: Any = None) -> None:
         """

@@ -286,9 +286,7 @@ class SegueSession:
 
         stored = await self._open()
         await self._hop(fork, stored.sync, key_of(session_id), keep, root=self.session_id, options=options)
-        made = type(self)(session_id, self.scope, session_settings=self.session_settings, erase=self.erases)
-        made._owned = None  # noqa: SLF001 - the store stays with whoever opened it
-        return made
+        return self._beside(session_id)
 
     async def prompt_cache_key(self) -> str:
         """The key under which the provider caches this conversation; forks share their root's."""
@@ -297,6 +295,10 @@ class SegueSession:
         return cache_key(root if isinstance(root, str) else self.session_id)
 
     # Inside
+
+    def _beside(self, session_id: str) -> Self:
+        """Another session of the same kind and scope; the store stays with whoever opened it."""
+        return type(self)(session_id, self.scope, session_settings=self.session_settings, erase=self.erases)
 
     def _check_open(self) -> None:
         if self._closed:
