@@ -1,0 +1,22 @@
+"""
+Sessions out: the original bytes, a bundle, messages of a format, Markdown, a page.
+
+Each exporter writes to a binary file and returns a report of what it left out. ``segue export`` is the same from the
+command line.
+"""
+
+
+
+
+
+from .original import Left, export_original
+
+__all__ = [
+    "Left",
+    "export_bundle",
+    "export_html",
+    "export_markdown",
+    "export_messages",
+    "export_original",
+    "import_bundle",
+]

@@ -1,0 +1,60 @@
+"""Other tools' SQLite databases, read without disturbing them."""
+
+from __future__ import annotations
+
+import base64
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from typing import Any
+
+from segue import codec
+
+from .records import clean
+from .source import Source
+
+
+@contextmanager
+def reading(source: Source) -> Iterator[sqlite3.Connection]:
+    """
+    A connection that only reads, in one transaction, so that a writer at work is neither stopped nor half seen.
+
+    Raises:
+        sqlite3.Error: It is damaged, locked for too long, or no database.
+    """
+    with closing(sqlite3.connect(f"{source.path.resolve().as_uri()}?mode=ro", uri=True, timeout=5)) as connection:
+        connection.row_factory = sqlite3.Row
+        connection.text_factory = _text
+        connection.execute("PRAGMA query_only = ON")
+        connection.execute("BEGIN")
+        yield connection
+
+
+def _text(raw: bytes) -> str:
+    return raw.decode("utf-8", "replace")
+
+
+def tables(source: Source) -> dict[str, set[str]]:
+    """Names of the tables with those of their columns; empty when the file is no database that can be read."""
+    if not source.is_sqlite:
+        return {}
+    try:
+        with reading(source) as connection:
+            names = [row[0] for row in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+            return {name: _columns(connection, name) for name in names}
+    except sqlite3.Error:
+        return {}
+
+
+def _columns(connection: sqlite3.Connection, table: str) -> set[str]:
+    return {row[0] for row in connection.execute("SELECT name FROM pragma_table_info(?)", (table,))}
+
+
+def row_bytes(table: str, row: sqlite3.Row) -> bytes:
+    """A row as a record: its values exactly, bytes as base64 (``{"base64": …}``)."""
+    values = {key: _value(row[key]) for key in row.keys()}  # noqa: SIM118 - a Row iterates its values
+    return codec.encode(clean({"table": table, "row": values}))
+
+
+def _value(value: Any) -> Any:
+    return {"base64": base64.b64encode(value).decode()} if isinstance(value, bytes) else value

@@ -1,0 +1,149 @@
+"""Files and folders in: each is recognised by its content, imported or named with the reason, and reported."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable, Iterator
+from os import PathLike
+from pathlib import Path
+from types import ModuleType
+
+from segue.errors import Invalid, NotDone, SegueError
+from segue.session import Scope
+
+from . import chatgpt, claude_ai, claude_code, codex, gemini_cli, langgraph, llm_logs, messages, openai_agents
+from .conversation import Conversation
+from .report import FileReport, Outcome
+from .source import Progress, Source
+from .strangers import name_of
+from .writing import Writer
+
+IMPORTERS: tuple[ModuleType, ...] = (
+    openai_agents, langgraph, llm_logs, claude_code, codex, gemini_cli, chatgpt, claude_ai, messages,
+)  # fmt: skip
+"""One module a format, in the order in which they are asked."""
+
+FILES_MAX = 1_000_000
+"""Most files of one import."""
+
+
+def import_paths(
+    scope: Scope, paths: Iterable[str | PathLike[str]], *, is_dry: bool = False, progress: Progress | None = None
+) -> Iterator[FileReport]:
+    """
+    Import files, and everything in folders, one report a file.
+
+    Args:
+        scope: The owner of the sessions.
+        paths: Files and folders. In a folder the files come before its folders, so that a transcript
+            comes before those of its sub-agents.
+        is_dry: Compare and count, and write nothing.
+        progress: Told of bytes done.
+
+    Raises:
+        Invalid: A path is not there.
+        Unavailable: The store cannot work now; what was reported so far is imported.
+    """
+    for number, path in enumerate(_files(paths)):
+        if number >= FILES_MAX:
+            raise Invalid(f"more than {FILES_MAX:,} files; import them folder by folder", where="paths")
+        yield import_file(scope, path, is_dry=is_dry, progress=progress)
+
+
+def _files(paths: Iterable[str | PathLike[str]]) -> Iterator[Path]:
+    for given in paths:
+        path = Path(given)
+        if path.is_dir():
+            yield from _below(path)
+        elif path.exists():
+            yield path
+        else:
+            raise Invalid(f"no file or folder {str(path)!r}", where="paths")
+
+
+def _below(folder: Path) -> Iterator[Path]:
+    inside = sorted(folder.iterdir())
+    yield from (path for path in inside if path.is_file())
+    for path in inside:
+        if path.is_dir() and not path.is_symlink():
+            yield from _below(path)
+
+
+def import_file(
+    scope: Scope, path: str | PathLike[str], *, is_dry: bool = False, progress: Progress | None = None
+) -> FileReport:
+    """
+    Import one file: recognise it by its content, add what is new, and tell what was found.
+
+    Importing it again adds nothing; when it has grown, what is new; when it was rewritten, a fork.
+
+    Args:
+        scope: The owner of the sessions.
+        path: The file.
+        is_dry: Compare and count, and write nothing.
+        progress: Told of bytes done.
+
+    Raises:
+        Unavailable: The store cannot work now; import it again to go on.
+    """
+    report = FileReport(str(path))
+    try:
+        source = Source(Path(path), progress)
+        report.bytes = source.size
+        importer = recognise(source)
+    except OSError as error:
+        report.outcome, report.reason = "failed", f"the file cannot be read: {error.strerror or error}"
+        return report
+    except sqlite3.Error as error:
+        report.outcome, report.reason = "failed", f"the database cannot be read: {error}"
+        return report
+    if importer is None:
+        report.reason = name_of(source)
+        return report
+    report.format = importer.NAME
+    try:
+        for talk in importer.read(source, report):
+            _write(scope, talk, report, is_dry=is_dry)
+    except OSError as error:
+        report.outcome, report.reason = "failed", f"the file cannot be read to its end: {error.strerror or error}"
+    except sqlite3.Error as error:
+        report.outcome, report.reason = "failed", f"the database cannot be read to its end: {error}"
+    else:
+        report.outcome = _outcome(report)
+    return report
+
+
+def recognise(source: Source) -> ModuleType | None:
+    """The importer that knows the file, or None."""
+    return next((importer for importer in IMPORTERS if importer.recognises(source)), None)
+
+
+def _outcome(report: FileReport) -> Outcome:
+    if report.counts["not-written"]:
+        report.reason = report.reason or "a session could not be written; see the defects"
+        return "failed"
+    if not report.sessions:
+        report.reason = "there is no conversation in it"
+        return "skipped"
+    return "imported" if report.entries else "unchanged"
+
+
+def _write(scope: Scope, talk: Conversation, report: FileReport, *, is_dry: bool) -> None:
+    """One conversation, then those that were found inside it. One that cannot be written stops no other."""
+    writer = Writer(scope, talk, report, is_dry=is_dry)
+    try:
+        report.sessions.append(writer.run())
+        report.records += writer.done.records
+    except NotDone as error:
+        if not isinstance(error, Invalid) and not _is_of_one_session(error):
+            raise
+        report.note("not-written", 0, f"{talk.key}: {error}")
+    if talk.later is not None:
+        for inner in talk.later():
+            _write(scope, inner, report, is_dry=is_dry)
+
+
+def _is_of_one_session(error: SegueError) -> bool:
+    from segue.errors import Archived, Busy, Conflict, NotFound
+
+    return isinstance(error, Archived | Busy | Conflict | NotFound)

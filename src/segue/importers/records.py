@@ -1,0 +1,176 @@
+"""
+Files as records: lines of a file of lines, and what can be read in them, however damaged they are.
+
+A record's bytes are never changed. What is read out of a damaged one is told as a defect.
+"""
+
+from __future__ import annotations
+
+import codecs
+import json
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Any, BinaryIO, NamedTuple
+
+import msgspec
+
+from segue.model import to_us
+
+LINE_MAX = 256 * 1024 * 1024
+"""Longest line that is read as one, in bytes. A longer one is kept in parts, and nothing in it is read."""
+
+VALUES_MAX = 1_000
+"""Most values that are looked for in one line."""
+
+_decode = msgspec.json.decode
+_lenient = json.JSONDecoder(strict=False)
+
+
+class Line(NamedTuple):
+    """
+    One line of a file.
+
+    Attributes:
+        number: From 1.
+        raw: Its bytes, without the line feed.
+        ends: Whether a line feed follows it in the file.
+        is_part: It is a part of a line that is over ``LINE_MAX``.
+    """
+
+    number: int
+    raw: bytes
+    ends: bool
+    is_part: bool = False
+
+
+class Parsed(NamedTuple):
+    """Values found in a line, and what is wrong with it (empty: nothing)."""
+
+    values: list[Any]
+    defect: str
+
+
+def lines(file: BinaryIO) -> Iterator[Line]:
+    """The lines of a file, one at a time; memory stays a small multiple of the longest."""
+    number = 0
+    while raw := file.readline(LINE_MAX):
+        number += 1
+        ends = raw.endswith(b"\n")
+        is_part = not ends and len(raw) == LINE_MAX
+        yield Line(number, raw[:-1] if ends else raw, ends, is_part)
+
+
+def parse(raw: bytes) -> Parsed:
+    """
+    The JSON values of a line: one, or as many as can be read when it is damaged.
+
+    Defects: ``broken`` (no value, or more than values), ``glued`` (several values), ``nul`` (NUL bytes around
+    or between them), ``encoding`` (bytes that are not UTF-8, shown as U+FFFD), ``surrogate`` (half a character,
+    shown as U+FFFD), ``numbers`` (NaN or Infinity, shown as null).
+    """
+    try:
+        return Parsed([_decode(raw)], "")
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        return _salvage(raw)
+
+
+def _salvage(raw: bytes) -> Parsed:
+    text, defect = raw.removeprefix(b"\xef\xbb\xbf").decode("utf-8", "replace"), ""
+    if "\N{REPLACEMENT CHARACTER}" in text and b"\xef\xbf\xbd" not in raw:
+        defect = "encoding"
+    if not text.strip(" \t\r\n\0"):
+        return Parsed([], "nul" if "\0" in text else "")
+    values, is_whole, has_nul = _values(text)
+    if not values:
+        return Parsed([], "broken")
+    if has_nul:
+        defect = defect or "nul"
+    if len(values) > 1:
+        defect = "glued"
+    cleaned = [clean(value) for value in values]
+    if cleaned != values:
+        defect = defect or "surrogate"
+    return Parsed(cleaned, defect if is_whole else "broken")
+
+
+def _values(text: str) -> tuple[list[Any], bool, bool]:
+    """Values one behind the other, whether there was nothing else, and whether NULs were between them."""
+    found: list[Any] = []
+    is_whole, has_nul, at = True, False, 0
+    while len(found) < VALUES_MAX:
+        while at < len(text) and text[at] in " \t\r\n\0":
+            has_nul = has_nul or text[at] == "\0"
+            at += 1
+        if at >= len(text):
+            break
+        try:
+            value, at = _lenient.raw_decode(text, at)
+        except (ValueError, RecursionError):
+            is_whole = False
+            at = _next_object(text, at + 1)
+            continue
+        if isinstance(value, dict | list):
+            found.append(value)
+        else:
+            is_whole = False  # what is left of something torn
+    return found, is_whole, has_nul
+
+
+def _next_object(text: str, at: int) -> int:
+    """Where the next record may begin: records of all known tools are objects whose first key is quoted."""
+    found = text.find('{"', at)
+    return len(text) if found < 0 else found
+
+
+def clean(value: Any) -> Any:
+    """The value as every reader takes it: half characters as U+FFFD, NaN and Infinity as null."""
+    if isinstance(value, str):
+        return value if value.isascii() else value.encode("utf-8", "replace_half").decode()
+    if isinstance(value, list):
+        return [clean(one) for one in value]
+    if isinstance(value, dict):
+        return {clean(key): clean(one) for key, one in value.items()}
+    if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):  # noqa: PLR0124
+        return None
+    return value
+
+
+def _replace_half(error: UnicodeError) -> tuple[str, int]:
+    assert isinstance(error, UnicodeEncodeError)
+    return "\N{REPLACEMENT CHARACTER}" * (error.end - error.start), error.end
+
+
+def when_us(stamp: Any) -> int | None:
+    """
+    A claimed time in microseconds since 1970: ISO 8601 text, or seconds or milliseconds since then.
+
+    Text without a zone is taken as UTC, which is what the tools that write it mean. None: no time that can be.
+    """
+    if isinstance(stamp, str):
+        try:
+            moment = datetime.fromisoformat(stamp)
+        except ValueError:
+            return None
+        return _in_range(to_us(moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)))
+    if isinstance(stamp, bool) or not isinstance(stamp, int | float) or not 0 < stamp < 1e16:
+        return None
+    seconds = stamp if stamp < 1e11 else stamp / 1e3 if stamp < 1e14 else stamp / 1e6
+    return _in_range(round(seconds * 1e6))
+
+
+def _in_range(us: int) -> int | None:
+    return us if 0 < us < 200 * 365 * 86_400_000_000 else None
+
+
+def count(value: Any, *names: str) -> int:
+    """A number of tokens out of an object: the first of the names that has one; 0 when none has."""
+    if not isinstance(value, dict):
+        return 0
+    for name in names:
+        found = value.get(name)
+        if type(found) is int and 0 <= found < 2**40:
+            return found
+    return 0
+
+
+codecs.register_error("replace_half", _replace_half)

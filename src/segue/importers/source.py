@@ -1,0 +1,117 @@
+"""One file as importers see it: its beginning, its lines, or the document that it is."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Iterator
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from segue import codec
+
+from .records import Line, lines, parse
+
+SAMPLE_LINES = 60
+SAMPLE_BYTES = 4 * 1024 * 1024
+DOCUMENT_MAX = 512 * 1024 * 1024
+"""Largest file that is read as one JSON document, in bytes."""
+
+SQLITE = b"SQLite format 3\x00"
+
+Progress = Callable[[str, int, int], None]
+"""Told from time to time: path, bytes done, bytes in all."""
+
+
+class Source:
+    """
+    A file to be imported.
+
+    Attributes:
+        path: Where it is.
+        size: Its bytes.
+        sample: JSON values of its first lines, where it is a file of lines.
+        document: Its value, where it is one JSON document.
+    """
+
+    def __init__(self, path: Path, progress: Progress | None = None) -> None:
+        self.path = path
+        self.size = path.stat().st_size
+        self._progress = progress
+
+    @cached_property
+    def start(self) -> bytes:
+        """Its first bytes."""
+        with self.path.open("rb") as file:
+            return file.read(4096)
+
+    @property
+    def is_sqlite(self) -> bool:
+        """Whether it is an SQLite database."""
+        return self.start.startswith(SQLITE)
+
+    @cached_property
+    def sample(self) -> list[Any]:
+        """JSON values of its first lines; none when it is a document, a database or no JSON."""
+        if self.is_sqlite or self.document is not None:
+            return []
+        return self._first_values
+
+    @cached_property
+    def _first_values(self) -> list[Any]:
+        found: list[Any] = []
+        read = 0
+        with self.path.open("rb") as file:
+            for line in lines(file):
+                read += len(line.raw)
+                found += parse(line.raw).values if not line.is_part else []
+                if line.number >= SAMPLE_LINES or (read > SAMPLE_BYTES and found):
+                    break
+        return found
+
+    @cached_property
+    def document(self) -> Any:
+        """Its value when it is one JSON array, or an object over several lines; else None."""
+        if self.is_sqlite or not self.size or self.size > DOCUMENT_MAX or self.start.lstrip()[:1] not in {b"{", b"["}:
+            return None
+        with self.path.open("rb") as file:
+            first = file.readline(SAMPLE_BYTES)
+        if any(isinstance(value, dict) for value in _strict(first)):
+            return None  # lines of records, or one of them
+        found = _strict(self.whole())
+        return found[0] if found and isinstance(found[0], dict | list) else None
+
+    @property
+    def only(self) -> Any:
+        """The document, or the value of the only line; else None."""
+        if self.document is not None:
+            return self.document
+        return self.sample[0] if len(self.sample) == 1 else None
+
+    def whole(self) -> bytes:
+        """All its bytes."""
+        return self.path.read_bytes()
+
+    def lines(self) -> Iterator[Line]:
+        """Its lines, with progress told."""
+        done = told = 0
+        with self.path.open("rb") as file:
+            for line in lines(file):
+                yield line
+                done += len(line.raw) + line.ends
+                if self._progress is not None and done - told > 1_000_000:
+                    self._progress(str(self.path), done, self.size)
+                    told = done
+
+    def key(self, tool: str, part: str = "") -> str:
+        """A key for what has no id of its own: made of the file's place."""
+        place = hashlib.sha256(os.fsencode(os.path.realpath(self.path))).hexdigest()[:32]
+        return f"{tool}:file:{place}{'/' if part else ''}{part}"
+
+
+def _strict(raw: bytes) -> list[Any]:
+    try:
+        return [codec.decode(raw.removeprefix(b"\xef\xbb\xbf"))]
+    except (ValueError, RecursionError):
+        return []

@@ -1,0 +1,441 @@
+r"""
+One conversation into one session: what is there already is recognised, what is new is added behind it.
+
+Entries of an import, in the order of the file:
+
+- ``message``: a message, in its own bytes where the record holds them.
+- ``import.around``: a record without the message that was cut out of it (the entry before): ``<place>\n<bytes>``.
+- ``import.line``: a record that holds no message that could be cut out, whole.
+- ``import.part``: the first parts of a record that is too long to be one entry; ``import.line`` is its end.
+- ``cut``: the tool's own compaction.
+
+And behind them what describes a state of the file, which a later import adds anew: ``retract`` (branches that were
+given up), ``import.whole`` (the document, where it is not made of records), ``import.file`` (how the file ends).
+
+Ids are made of place and content, so the same record has the same id in every import. The first record that differs
+from what is stored makes a fork there; a session that was continued in Segue is continued in a fork, too.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+
+from segue import codec, formats
+from segue.errors import Invalid, NotDone
+from segue.model import Draft, Entry, Parent, Usage
+from segue.session import Scope, Session
+
+from .conversation import Conversation, Record, Said
+from .report import FileReport, SessionReport
+from .tree import Node
+
+AROUND, LINE, PART, WHOLE, FILE = "import.around", "import.line", "import.part", "import.whole", "import.file"
+
+STREAM = ("message", AROUND, LINE, PART, "cut")
+"""Kinds of the entries that follow the file."""
+
+BATCH_ENTRIES = 900
+BATCH_BYTES = 8 * 1024 * 1024
+PIECE = codec.BODY_MAX_BYTES
+
+_ours = ("m.", "w.", "a.", "l.", "p.", "c.")
+_encode = codec.encode
+_ZERO = Usage()
+
+
+class Writer:
+    """
+    Writes one conversation.
+
+    Args:
+        scope: The owner.
+        talk: What to write.
+        report: Where defects are told.
+        is_dry: Compare and count, and write nothing.
+    """
+
+    def __init__(self, scope: Scope, talk: Conversation, report: FileReport, *, is_dry: bool = False) -> None:
+        self.scope = scope
+        self.talk = talk
+        self.report = report
+        self.is_dry = is_dry
+        self.rules = formats.rules(talk.format)
+        self.done = SessionReport("", talk.key, format=talk.format)
+        self.session: Session | None = scope.get_key(talk.key)
+        self.stored: Iterator[Entry] | None = None
+        self.at = 0  # the last entry that was recognised
+        self.head = 0
+        self.batch: list[Draft] = []
+        self.batch_bytes = 0
+        self.told: dict[str, Usage] = {}
+        self.key = talk.key
+        self.open: dict[str, int] = {}  # calls without a result, by the record that made them
+        self.last_us = 0
+        if self.session is not None:
+            self._compare_with(self.session, 0)
+
+    # The stream
+
+    def run(self) -> SessionReport:
+        """Write all of it."""
+        for record in self.talk.records:
+            self.put(record)
+        self._finish()
+        return self.done
+
+    def put(self, record: Record) -> None:
+        """The next record, with what was found in it."""
+        self.done.records += 1
+        seqs = []
+        if record.cuts:
+            self._cut(record)
+        said = record.said
+        whole = said[0] if len(said) == 1 and said[0].at is not None and record.raw is not None else None
+        for n, one in enumerate(said):
+            is_all = whole is not None and len(one.body) == len(record.raw or b"")
+            seqs.append(self._message(record, n, one, is_all=is_all))
+        if record.raw is not None and (whole is None or len(whole.body) != len(record.raw)):
+            self._line(record, whole)
+        tree = self.talk.tree
+        if tree is not None:
+            tree.add(self._node(record), [seq for seq in seqs if seq])
+
+    def _node(self, record: Record) -> Node:
+        calls: list[str] = []
+        results: list[str] = []
+        if self.rules is not None:
+            for one in record.said:
+                calls += [call.id for call in self.rules.calls(one.value)]
+                results += self.rules.results(one.value)
+        return Node(record.node, record.parent, record.group, tuple(calls), tuple(results))
+
+    def _message(self, record: Record, n: int, said: Said, *, is_all: bool) -> int:
+        if len(said.body) > PIECE:
+            self.report.note("too-large", record.number, f"a message of {len(said.body):,} bytes is kept, not shown")
+            return 0
+        format = record.format or self.talk.format
+        digest = codec.digest(said.body)
+        id = f"{'w' if is_all else 'm'}.{record.number}.{n}.{digest[:16].hex()}"
+        refs, usage = self._refs(said, record.number), None
+        if said.usage is not None:
+            usage = said.usage
+            refs += (_usage_ref(said.usage_key),) if said.usage_key else ()
+        self._clock(said, record.number)
+        self.done.messages += 1
+        return self._add(
+            Draft("message", format, said.origin, said.body, digest, id, refs, said.occurred_us, usage), said.usage_key
+        )
+
+    def _refs(self, said: Said, number: int) -> tuple[str, ...]:
+        rules = self.rules
+        if rules is None:
+            return ()
+        shape = rules.shape(said.value)
+        if shape is None or not (shape.calls or shape.results or shape.server_results or shape.compacts):
+            if shape is None:
+                self.report.note("not-a-message", number, "kept, but not sent to a model")
+            return ()
+        for call in shape.calls:
+            if call.owner == "client":
+                self.open[call.id] = number
+        for id in shape.results:
+            if self.open.pop(id, None) is None:
+                self.report.note("result-without-call", number, id[:80])
+        return rules.refs(said.value)
+
+    def _clock(self, said: Said, number: int) -> None:
+        if said.occurred_us is not None:
+            if said.occurred_us < self.last_us:
+                self.report.note("clock-backwards", number)
+            self.last_us = max(self.last_us, said.occurred_us)
+
+    def _line(self, record: Record, cut: Said | None) -> None:
+        raw = record.raw or b""
+        usage = record.usage
+        refs = (_usage_ref(record.usage_key),) if record.usage_key and record.usage is not None else ()
+        if cut is not None and cut.at is not None and len(raw) <= PIECE and len(cut.body) <= PIECE:
+            body = b"%d\n%b%b" % (cut.at, raw[: cut.at], raw[cut.at + len(cut.body) :])
+            digest = codec.digest(body)
+            twin = codec.digest(cut.body)[:16].hex()
+            id = f"a.{record.number}.{digest[:16].hex()}{twin}"
+            self._add(Draft(AROUND, "raw", "import", body, digest, id, refs, None, usage), record.usage_key)
+            return
+        pieces = [raw[n : n + PIECE] for n in range(0, len(raw), PIECE)] or [b""]
+        if record.is_part:
+            pieces.append(b"")
+        for n, piece in enumerate(pieces[:-1]):
+            self._add(_raw(PART, piece, f"p.{record.number}.{n}"), "")
+        if not record.is_part:
+            last = _raw(LINE, pieces[-1], f"l.{record.number}")
+            self._add(last._replace(refs=refs, usage=usage), record.usage_key)
+
+    def _cut(self, record: Record) -> None:
+        body = _encode(
+            {"upto": self._next_seq() - 1, "summary": None, "reason": "import", "observations": []}, where="cut"
+        )
+        if self._next_seq() > 1:
+            digest = codec.digest(body)
+            id = f"c.{record.number}.{digest[:16].hex()}"
+            self._add(Draft("cut", "segue", "import", body, digest, id, ("cut",)), "")
+
+    # Known or new
+
+    def _next_seq(self) -> int:
+        if self.stored is not None:
+            following = self._peek()
+            return self.at + 1 if following is None else following.seq
+        return self.head + len(self.batch) + 1
+
+    def _compare_with(self, session: Session, after: int) -> None:
+        self.session = session
+        self.stored = session.history(after=after, kinds=STREAM)
+        self._following: Entry | None = None
+        self.at = after
+
+    def _peek(self) -> Entry | None:
+        """The next stored entry of the import, or None."""
+        while self._following is None and self.stored is not None:
+            entry = next(self.stored, None)
+            if entry is None:
+                return None
+            if entry.id.startswith(_ours):
+                self._following = entry
+        return self._following
+
+    def _add(self, draft: Draft, usage_key: str) -> int:
+        """The seq of the entry, which is stored already or added."""
+        while self.stored is not None:
+            following = self._peek()
+            if following is None:
+                self._go_on()
+            elif following.id == draft.id:
+                self._following = None
+                self.at = following.seq
+                if following.usage is not None and usage_key:
+                    self.told[usage_key] = self.told.get(usage_key, _ZERO) + following.usage
+                return following.seq
+            else:
+                self._diverge(draft)
+        if usage_key and draft.usage is not None:
+            draft = draft._replace(usage=self._more(draft.usage, usage_key))
+        self.batch.append(draft)
+        self.batch_bytes += len(draft.body)
+        self.done.entries += 1
+        if draft.usage is not None:
+            self.done.usage += draft.usage
+        seq = self.head + len(self.batch)
+        if len(self.batch) >= BATCH_ENTRIES or self.batch_bytes > BATCH_BYTES:
+            self._flush()
+        return seq
+
+    def _go_on(self) -> None:
+        """All that is stored was recognised: what follows is new."""
+        assert self.session is not None
+        self.stored = None
+        self.head = self.session.refresh().head
+        if self.head > self.at and self._is_continued(self.session):
+            self._fork(self.session, "continued", "it was continued in Segue")
+
+    def _is_continued(self, session: Session) -> bool:
+        later = session.history(after=self.at, kinds=("message", "note", "cut"))
+        return any(not entry.id.startswith(_ours) for entry in later)
+
+    def _diverge(self, draft: Draft) -> None:
+        """The file is not the stored one any more: what follows belongs into a fork at the last that they share."""
+        assert self.session is not None
+        mark = hashlib.sha256(draft.id.encode()).hexdigest()[:16]
+        self._fork(self.session, mark, f"the file differs from what was imported, behind entry {self.at}")
+
+    def _fork(self, session: Session, mark: str, why: str) -> None:
+        self.key = f"{self.talk.key[:200]}~{self.at}.{mark}"
+        self.done.forked_from = session.id
+        self.done.key = self.key
+        found = self.scope.get_key(self.key)
+        if found is not None:
+            self._compare_with(found, self.at)
+            return
+        self.report.note(self._why(mark), 0, why)
+        self.stored = None
+        self.head = self.at
+        self.session = None
+        if not self.is_dry:
+            about: dict[str, Any] = {"key": self.key, "metadata": self._metadata()}
+            self.session = session.fork(self.at, **about) if self.at else self._create(self.key)
+
+    def _why(self, mark: str) -> str:
+        """How a fork came about: the file holds another branch, it was rewritten, or the session was continued."""
+        if any(one.key.split("~")[0] == self.talk.key for one in self.report.sessions):
+            return "branch"
+        return "continued" if mark == "continued" else "rewritten"
+
+    # Tokens
+
+    def _more(self, usage: Usage, key: str) -> Usage | None:
+        """What the record tells beyond what was counted for its model call, here or in another session."""
+        if key not in self.told:
+            hits = self.scope.by_ref(_usage_ref(key))
+            self.told[key] = sum((hit.entry.usage for hit in hits if hit.entry.usage is not None), _ZERO)
+        before = self.told[key]
+        more = Usage(*(max(0, now - then) for now, then in zip(usage, before, strict=True)))
+        self.told[key] = before + more
+        return more if any(more) else None
+
+    # The store
+
+    def _metadata(self) -> dict[str, Any]:
+        about = {"tool": self.talk.tool, "key": self.talk.key, "path": self.report.path[-1000:]}
+        return {**self.talk.metadata, "import": about}
+
+    def _create(self, key: str) -> Session:
+        talk = self.talk
+        main = None if talk.parent is None else self.scope.get_key(talk.parent)
+        return self.scope.open_key(
+            key,
+            format=talk.format,
+            title=talk.title[:500],
+            tags=(f"import:{talk.tool}",),
+            metadata=self._metadata(),
+            parent=None if main is None else Parent(main.id, main.info.head, "child"),
+            listed=talk.parent is None and not talk.metadata.get("frame"),
+        )
+
+    def _flush(self) -> None:
+        if self.batch and not self.is_dry:
+            if self.session is None:
+                self.session = self._create(self.key)
+            self.session.append(*self.batch, expect=self.head)
+        self.head += len(self.batch)
+        self.batch.clear()
+        self.batch_bytes = 0
+
+    # The end
+
+    def _finish(self) -> None:
+        if self.stored is not None and self._peek() is not None and self._why("") != "branch":
+            self.report.note("shorter", 0, "the file holds less than what was imported; nothing was taken away")
+        for call, number in self.open.items():
+            self.report.note("call-without-result", number, call[:80])
+        if self.stored is not None:
+            assert self.session is not None
+            self.head = self.session.refresh().head
+        self.stored = None
+        if not self.done.records and self.session is None and not self.talk.tail and self.talk.whole is None:
+            return
+        self._retract()
+        self._whole()
+        self._state()
+        self._flush()
+        self._about()
+
+    def _retract(self) -> None:
+        tree = self.talk.tree
+        if tree is None:
+            return
+        for kind, number, detail in tree.problems():
+            self.report.note(kind, number, detail[:80])
+        wanted = tree.off_path()
+        self.done.abandoned = len(wanted)
+        taken: set[int] = set()
+        ours: list[int] = []
+        hits = [] if self.session is None else self.session.by_ref("retract", reverse=True)
+        for hit in hits:
+            if hit.entry.seq not in taken and hit.entry.id.startswith("r.") and hit.entry.body is not None:
+                ours.append(hit.entry.seq)
+                taken.update(codec.decode(hit.entry.body)["seqs"])
+        now = {seq for seq in taken if seq not in ours}
+        if now - set(ours) == set(wanted) or (not ours and not wanted):
+            return
+        back = [] if now <= set(wanted) else ours
+        self._tail("retract", {"seqs": sorted({*(set(wanted) - (set() if back else now)), *back})}, "r", ("retract",))
+
+    def _whole(self) -> None:
+        whole = self.talk.whole
+        if whole is None:
+            return
+        name = hashlib.sha256(whole).hexdigest()[:40]
+        pieces = [whole[n : n + PIECE] for n in range(0, len(whole), PIECE)] or [b""]
+        drafts = [_raw(WHOLE, piece, f"d.{name}.{n}", exact=True) for n, piece in enumerate(pieces)]
+        drafts[-1] = drafts[-1]._replace(refs=("import.whole",))
+        self._new(drafts)
+
+    def _state(self) -> None:
+        talk = self.talk
+        tail = talk.tail
+        state: dict[str, Any] = {"records": self.done.records, "ends": talk.ends}
+        if tail:
+            body = _raw("import.tail", tail[:PIECE], "t")
+            self._new([body._replace(id=f"t.{body.digest[:20].hex()}")])
+            state["tail"] = f"t.{body.digest[:20].hex()}"
+        elif talk.ends or talk.whole is not None:
+            return  # nothing to be said: every record ends with a line feed
+        self._tail(FILE, state, "f", ("import.file",))
+
+    def _tail(self, kind: str, value: Any, letter: str, refs: tuple[str, ...]) -> None:
+        body = _encode(value)
+        digest = codec.digest(body)
+        at = f"{self.head + len(self.batch)}." if kind == "retract" else ""
+        self._new([Draft(kind, "segue", "import", body, digest, f"{letter}.{at}{digest[:20].hex()}", refs)])
+
+    def _new(self, drafts: list[Draft]) -> None:
+        """Entries that describe the file's state: once each."""
+        if self.session is not None:
+            self._flush()
+            known = self.session.history(kinds=(drafts[0].kind,))
+            ids = {entry.id for entry in known}
+            drafts = [draft for draft in drafts if draft.id not in ids]
+        self.batch += drafts
+        self.done.entries += len(drafts)
+
+    def _about(self) -> None:
+        session, talk = self.session, self.talk
+        if session is None:
+            self.done.title = talk.title
+            return
+        self.done.id = session.id
+        self.done.title = session.info.title
+        title = talk.title[:500]
+        if title and not session.info.title and not self.is_dry:
+            try:
+                self.done.title = session.rename(title).title
+            except NotDone as error:
+                self.report.note("title", 0, str(error)[:200])
+
+
+def _usage_ref(key: str) -> str:
+    ref = f"tokens:{key}"
+    if len(ref.encode("utf-8", "replace")) <= 200 and ref.isprintable():
+        return ref
+    return f"tokens:#{hashlib.sha256(key.encode('utf-8', 'replace')).hexdigest()}"
+
+
+def _raw(kind: str, body: bytes, id: str, *, exact: bool = False) -> Draft:
+    digest = codec.digest(body)
+    return Draft(kind, "raw", "import", body, digest, id if exact else f"{id}.{digest[:16].hex()}")
+
+
+def check(body: bytes, value: Any) -> bool:
+    """
+    Whether the bytes are JSON that every reader gives back, so that they may be a message as they are.
+
+    Args:
+        body: What would be stored.
+        value: What it was decoded to.
+    """
+    if body.count(b"[") + body.count(b"{") <= codec.DEPTH_MAX and _encode_fast(value) == body:
+        return True  # written compactly, by the same rules: nothing in it could be read in two ways
+    try:
+        codec.check(body)
+    except Invalid:
+        return False
+    return True
+
+
+def _encode_fast(value: Any) -> bytes:
+    try:
+        return msgspec.json.encode(value)
+    except (TypeError, ValueError, RecursionError):
+        return b""
