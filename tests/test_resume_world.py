@@ -19,8 +19,10 @@ import worlds
 from segue.guard import reads, using
 from segue.ledger import Observation
 from segue.world import Sources
+from stores import FULL
 
 DAY = timedelta(hours=25)
+KILLS = 100 if FULL else 10
 QUESTION = {"role": "user", "content": "Why did East China's sales fall in August?"}
 
 
@@ -233,15 +235,15 @@ def test_what_an_interrupted_run_had_begun_is_told_to_the_one_that_takes_over(me
 
 
 @pytest.mark.slow
-def test_100_kills_between_start_and_end_leave_100_unknown_effects_and_none_is_repeated(db, me, tmp_path):
+def test_each_of_many_kills_between_start_and_end_leaves_an_unknown_effect_and_none_is_repeated(db, me, tmp_path):
     session = me.create()
     session.append(QUESTION)
-    keys = [crash(f"sqlite:///{tmp_path}/sessions.db", session.id) for _ in range(100)]
+    keys = [crash(f"sqlite:///{tmp_path}/sessions.db", session.id) for _ in range(KILLS)]
     briefing = me.resume(session).briefing
     assert [e.key for e in briefing.unknown] == keys
     with me.resume(session).run() as run:
         run.append(QUESTION)
-    assert [e.json()["phase"] for e in session.history(kinds=("effect",))] == ["started"] * 100
+    assert [e.json()["phase"] for e in session.history(kinds=("effect",))] == ["started"] * KILLS
 
 
 # Size and speed

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import http.server
 import os
+import secrets
 import sqlite3
 import subprocess
 import threading
@@ -16,6 +17,7 @@ from typing import Any
 
 import duckdb
 
+import servers
 from segue import probes
 
 REFUSED = 65534
@@ -33,7 +35,7 @@ class World:
     source: str
     probe: Any
     change: Callable[[], object]
-    remove: Callable[[], object]
+    remove: Callable[[], object] | None
     deny: Callable[[], contextlib.AbstractContextManager[object]] | None = None
     cut_off: Callable[[], contextlib.AbstractContextManager[object]] | None = None
 
@@ -131,6 +133,16 @@ def git_world(folder: Path) -> World:
     )
 
 
+def git_path_world(folder: Path) -> World:
+    """A file in a repository: other commits are no change of it."""
+    world = git_world(folder)
+    repository = folder / "repository"
+    world.source, world.probe = "git:main", probes.Git(repository, ref="main", path="a.txt")
+    world.change = lambda: (commit(repository, "else", "b.txt"), commit(repository, "two"))
+    world.remove = lambda: (git(repository, "rm", "-q", "a.txt"), git(repository, "commit", "-q", "-m", "gone"))
+    return world
+
+
 @dataclass
 class Page:
     """What the server serves, and which requests it saw."""
@@ -223,9 +235,14 @@ def answering(page: Page, status: int) -> Iterator[None]:
         page.status = before
 
 
-def http_world(page: Page) -> World:
+def http_world(page: Page, validator: str = "etag") -> World:
+    page.etag = page.etag if validator == "etag" else None
+    page.modified = 1_790_000_000.0 if validator == "modified" else None
+
     def change() -> None:
-        page.etag, page.body = '"2"', b"two"
+        page.body = b"two"
+        page.etag = page.etag and '"2"'
+        page.modified = page.modified and page.modified + 60
 
     return World(
         page.url,
@@ -247,12 +264,17 @@ def fill(connection: Any) -> None:
         cursor.execute(f"INSERT INTO orders VALUES ({i}, {i}0, '2026-08-0{i} 03:12:00')")
 
 
-def sqlite_orders(folder: Path) -> Callable[[], sqlite3.Connection]:
+def sqlite_connect(folder: Path) -> Callable[[], sqlite3.Connection]:
     path = folder / "orders.db"
 
     def connect() -> sqlite3.Connection:
-        return sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+        return sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=0.05)
 
+    return connect
+
+
+def sqlite_orders(folder: Path) -> Callable[[], sqlite3.Connection]:
+    connect = sqlite_connect(folder)
     with contextlib.closing(connect()) as connection:
         fill(connection)
     return connect
@@ -278,13 +300,79 @@ DELETE = "DELETE FROM orders WHERE id = 2"
 BACKFILL = "UPDATE orders SET amount = 77 WHERE id = 1"  # does not stamp the row
 
 
-def sql_world(connect: Callable[[], Any]) -> World:
+def sql_world(connect: Callable[[], Any], **contexts: Any) -> World:
     return World(
         "warehouse:orders",
         probes.Watermark(connect, "orders", "updated_at"),
         change=lambda: run_sql(connect, UPDATE),
         remove=lambda: run_sql(connect, "DROP TABLE orders"),
+        **contexts,
     )
+
+
+def sqlite_world(folder: Path) -> World:
+    """Cut off while another connection holds the file for itself."""
+    connect = sqlite_orders(folder)
+
+    @contextlib.contextmanager
+    def locked() -> Iterator[None]:
+        with contextlib.closing(connect()) as other:
+            other.execute("BEGIN EXCLUSIVE")
+            yield
+            other.execute("ROLLBACK")
+
+    return sql_world(connect, cut_off=locked)
+
+
+def data_version_world(folder: Path) -> World:
+    world = sqlite_world(folder)
+    world.probe = probes.DataVersion(sqlite_connect(folder))
+    world.remove = None  # the number is the file's: a table that is gone is a change
+    return world
+
+
+@contextlib.contextmanager
+def postgres_world(server: str, kind: str) -> Iterator[World]:
+    """Orders in a schema of their own. Denied: a role that may not read them; cut off: a port where nobody listens."""
+    import psycopg
+
+    name = f"world_{os.getpid()}_{secrets.token_hex(4)}"
+    as_whom = {"role": "", "url": server}
+
+    def connect() -> Any:
+        connection = psycopg.connect(as_whom["url"], autocommit=True, options=f"-c search_path={name}")
+        if as_whom["role"]:
+            connection.execute(f"SET ROLE {as_whom['role']}")
+        return connection
+
+    def admin(*statements: str) -> None:
+        with psycopg.connect(server, autocommit=True) as connection:
+            for statement in statements:
+                connection.execute(statement)
+
+    @contextlib.contextmanager
+    def instead(**values: str) -> Iterator[None]:
+        before = dict(as_whom)
+        as_whom.update(values)
+        yield
+        as_whom.update(before)
+
+    admin(f"CREATE SCHEMA {name}", f"CREATE ROLE {name} NOLOGIN", f"GRANT USAGE ON SCHEMA {name} TO {name}")
+    try:
+        with connect() as connection:
+            fill(connection)
+        world = sql_world(
+            connect,
+            deny=lambda: instead(role=name),
+            cut_off=lambda: instead(url="postgresql://nobody@127.0.0.1:1/none?connect_timeout=1"),
+        )
+        if kind == "rows":
+            world.probe = probes.Rows(connect, "SELECT id, amount FROM orders ORDER BY id")
+        elif kind == "xmin":
+            world.probe = probes.Xmin(connect, "orders")
+        yield world
+    finally:
+        admin(f"DROP SCHEMA {name} CASCADE", f"DROP ROLE {name}")
 
 
 def rows_world(connect: Callable[[], Any]) -> World:
@@ -352,15 +440,22 @@ def probes_gone() -> object:
 @contextlib.contextmanager
 def world_named(name: str, folder: Path) -> Iterator[World]:
     """One of WORLDS, in the folder."""
-    if name == "http":
+    kind = name.partition("-")[2]
+    if name.startswith("http"):
         with serving() as page:
-            yield http_world(page)
+            yield http_world(page, kind or "etag")
+        return
+    if name.startswith("postgres"):
+        with postgres_world(servers.shared("postgres"), kind) as world:
+            yield world
         return
     make: dict[str, Callable[[], World]] = {
         "file": lambda: file_world(folder),
         "folder": lambda: folder_world(folder),
         "git": lambda: git_world(folder),
-        "sqlite": lambda: sql_world(sqlite_orders(folder)),
+        "git-path": lambda: git_path_world(folder),
+        "sqlite": lambda: sqlite_world(folder),
+        "sqlite-version": lambda: data_version_world(folder),
         "duckdb": lambda: sql_world(duckdb_orders(folder)),
         "sqlite-rows": lambda: rows_world(sqlite_orders(folder)),
         "duckdb-rows": lambda: rows_world(duckdb_orders(folder)),
@@ -371,5 +466,9 @@ def world_named(name: str, folder: Path) -> Iterator[World]:
 
 
 WORLDS = ("file", "folder", "git", "http", "sqlite", "duckdb", "sqlite-rows", "duckdb-rows", "url", "call")
+MORE = ("git-path", "http-modified", "http-body", "sqlite-version")
+"""Further ones, for the whole matrix."""
+POSTGRES = ("postgres", "postgres-rows", "postgres-xmin")
+"""Those that need a server."""
 DENYING = ("file", "folder", "http", "call")
 CUTTING = ("file", "git", "http", "call")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -68,7 +69,7 @@ class Http:
         headers = self._request_headers(principal, seen)
         if self._client is not None:
             return self._ask(self._client, url, headers, seen)
-        with _httpx().Client(timeout=self._timeout_seconds) as client:
+        with _httpx().Client(timeout=self._timeout_seconds, verify=_trust()) as client:
             return self._ask(client, url, headers, seen)
 
     def _request_headers(self, principal: str | None, seen: Version | None) -> dict[str, str]:
@@ -136,6 +137,12 @@ def _answer(response: Any, seen: Version | None) -> Answer | None:
     if not 200 <= status < 300:
         return Unanswered(f"HTTP {status}")
     return from_headers(response.headers, prefer=seen.kind if seen else None)[0]
+
+
+@functools.cache
+def _trust() -> Any:
+    """Reading the certificates takes longer than most requests: once for all looks of this process."""
+    return _httpx().create_ssl_context()
 
 
 def _httpx() -> Any:
