@@ -165,7 +165,7 @@ def cells():
                 yield pytest.param(name, way, marks=marks)
 
 
-@pytest.mark.parametrize(("world", "way"), cells(), indirect=["world"])
+@pytest.mark.parametrize(("world", "way"), list(cells()), indirect=["world"])
 def test_each_probe_tells_each_outcome_by_each_way_of_coming_back(db, me, world, sources, way, tmp_path):
     ways = Ways(me, world, sources, f"sqlite:///{tmp_path}/sessions.db")
     sessions = {stale: ways.made(way) for stale in ("note", "mask")}
