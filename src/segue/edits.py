@@ -13,6 +13,9 @@ from .formats import FormatRules, Message, Shape
 from .formats.masking import masked
 from .model import Entry, Hit
 
+PINNED = "pinned"
+"""Ref of messages that stay in every view: ``append(message, refs=("pinned",))``."""
+
 
 class CutRead(NamedTuple):
     """A cut entry: everything up to ``upto`` is stood for by the summary (no messages: simply dropped)."""
@@ -121,9 +124,9 @@ class Retracts:
         return found
 
 
-def read_cut(entry: Entry, body: bytes, rules: FormatRules) -> CutRead:
+def read_cut(entry: Entry, body: bytes, rules: FormatRules, *, converts: bool = False) -> CutRead:
     """
-    What a cut entry says.
+    What a cut entry says; a summary in another format is told in this one where that is asked for.
 
     Raises:
         ViewInvalid: ``bad-cut``: it covers itself or more, or its summary is no message of the format.
@@ -142,9 +145,26 @@ def read_cut(entry: Entry, body: bytes, rules: FormatRules) -> CutRead:
         parts = [bytes(part) for part in msgspec.json.decode(exact, type=list[msgspec.Raw])]
     else:
         parts, value = [exact], [value]
+    if converts:
+        value = _told(value, rules)
+        parts = [codec.encode(one) for one in value]
     if any(rules.shape(one) is None for one in value):
         raise bad_entry(entry, f"its summary is no {rules.name} message")
     return CutRead(cut.upto, tuple(Message(part, one, (entry.seq,)) for part, one in zip(parts, value, strict=True)))
+
+
+def _told(summary: list[Any], rules: FormatRules) -> list[Any]:
+    """Messages of a summary as this format has them: its own as they are, others by what they are."""
+    from .convert import convert_all
+
+    values: list[Any] = []
+    for one in summary:
+        parts = one.get("content") if type(one) is dict else None
+        kinds = {part.get("type") for part in parts if type(part) is dict} if type(parts) is list else set()
+        is_item = bool(kinds & {"input_text", "output_text", "input_image"}) or (type(one) is dict and "type" in one)
+        source = "openai.responses" if is_item else "anthropic" if type(parts) is list else "openai.chat"
+        values += [one] if source == rules.name else convert_all([one], source, rules.name).messages
+    return values
 
 
 def read_note(entry: Entry, body: bytes, rules: FormatRules) -> tuple[bytes, Any, Shape]:
@@ -168,6 +188,34 @@ def read_note(entry: Entry, body: bytes, rules: FormatRules) -> tuple[bytes, Any
     if shape is None:
         raise bad_entry(entry, f"its message is no {rules.name} message")
     return exact, value, shape
+
+
+def pinned(
+    newest_first: Iterable[Hit], rules: FormatRules, retracts: Retracts, *, after: int, upto: int
+) -> tuple[Message, ...]:
+    """
+    Messages with the ref ``pinned`` in a stretch of the log: they stay when the rest is cut off.
+
+    Only what stands alone can be pinned: questions, instructions and notes, not calls or their results.
+    """
+    found: list[Message] = []
+    for hit in newest_first:
+        entry = hit.entry
+        if not after < entry.seq <= upto or entry.body is None or retracts.by(entry):
+            continue
+        if entry.kind == "note":
+            exact, value, shape = read_note(entry, entry.body, rules)
+        elif entry.kind == "message" and entry.format == rules.name:
+            exact, value = entry.body, codec.decode(entry.body)
+            known = rules.shape(value)
+            if known is None:
+                continue
+            shape = known
+        else:
+            continue
+        if shape.side == "other" and shape.is_plain:
+            found.append(Message(exact, value, (entry.seq,)))
+    return tuple(reversed(found))
 
 
 def bad_entry(entry: Entry, why: object) -> ViewInvalid:

@@ -20,10 +20,10 @@ from functools import cached_property
 from typing import Any, Literal, NamedTuple, Protocol, get_args
 
 from . import codec
-from .edits import Retracts, read_cut, read_note
+from .edits import PINNED, Retracts, pinned, read_cut, read_note
 from .errors import Invalid, ViewInvalid
 from .formats import LOSES_ID, Call, FormatRules, Intake, Message, Omission, Unit, known_formats, rules
-from .formats.layout import Layout
+from .formats.layout import Layout, possible_starts, turn_starts
 from .model import Entry, Hit
 from .store import READ_MAX
 from .tokens import estimate_tokens
@@ -41,7 +41,7 @@ PREFIX = "prefix"
 """Its ref. What the model thought before the last of them is bound to another prefix."""
 
 _PAGE = 200  # first step backwards for a window; each further step is twice as long
-_Foreign = Literal["refuse", "omit"]
+_Foreign = Literal["refuse", "omit", "convert"]
 
 
 class Reader(Protocol):
@@ -76,7 +76,8 @@ class ViewSpec:
         budget_tokens: At most about this many tokens, by whole units from the newest back.
         keep_open: Ids of calls that wait for a person: the view ends before them, and what comes after
             is held back. Once the model has spoken again such a call is settled like any other.
-        foreign: What to do with messages of another format: ``refuse`` or ``omit`` (and report).
+        foreign: What to do with messages of another format: ``refuse``, ``omit`` (and report), or ``convert``
+            (what has no counterpart is left out and reported).
     """
 
     format: str
@@ -93,7 +94,7 @@ class ViewSpec:
             if number is not None and (type(number) is not int or number < 1):
                 raise Invalid(f"{name} must be a whole number from 1, or None; it is {number!r}", where=name)
         if self.foreign not in get_args(_Foreign):
-            raise Invalid(f"foreign must be 'refuse' or 'omit', it is {self.foreign!r}", where="foreign")
+            raise Invalid(f"foreign must be 'refuse', 'omit' or 'convert', it is {self.foreign!r}", where="foreign")
         object.__setattr__(self, "keep_open", frozenset(self.keep_open))
 
     def value(self) -> dict[str, Any]:
@@ -343,6 +344,7 @@ class _Builder:
         self.count = count
         self.rules = _rules(spec.format)
         self.retracts = Retracts(self._hits("retract", READ_MAX))
+        self.reserved = 0  # tokens of what is pinned, which a window shows beside its own
         self.breaks: list[tuple[int, int]] = []  # (after, before): what the model made between them had another prefix
 
     def build(self) -> View:
@@ -351,6 +353,7 @@ class _Builder:
         spec = self.spec
         first, reason = 0, ""
         if spec.last_turns or spec.last_entries or spec.budget_tokens:
+            self.reserved = sum(self.count(message.body) for message in self._pinned(base.upto, self.upto))
             entries, first, reason = self._window(base)
         else:
             entries = self._all(base.upto)
@@ -365,6 +368,8 @@ class _Builder:
             entries = [entry for entry in entries if entry.seq >= first]
             laid = self._lay_out(entries, after=first - 1)
         is_cut_off = first - 1 > base.upto
+        if is_cut_off:
+            base = base._replace(summary=(*base.summary, *self._pinned(base.upto, first - 1)))
         more = [Omission(base.upto + 1, first - 1, reason, "before the window starts")] if is_cut_off else []
         return self._view(base, laid, first if is_cut_off else 0, more)
 
@@ -412,9 +417,13 @@ class _Builder:
             by = self.retracts.by(entry)
             if not by:
                 cut = read_cut(entry, entry.body, self.rules)
-                return _Base(cut.upto, entry.seq, cut.summary)
+                return _Base(cut.upto, entry.seq, (*cut.summary, *self._pinned(0, cut.upto)))
             self.breaks.append((entry.seq, by))
         return _Base()
+
+    def _pinned(self, after: int, upto: int) -> tuple[Message, ...]:
+        """What was pinned when it was appended, and would be left out: it stays, in front."""
+        return pinned(self._hits(PINNED, READ_MAX), self.rules, self.retracts, after=after, upto=upto)
 
     def _find_breaks(self, base: _Base) -> None:
         """Where the prefix changed under what was already said: at a cut, and when the request's own part changed."""
@@ -459,7 +468,7 @@ class _Builder:
         infos = _infos(units, 0, self.count)
         certain = 0 if is_all else next((i + 1 for i, unit in enumerate(units) if unit.settles), len(units))
         spec = self.spec
-        tokens = sum(self.count(message.body) for message in base.summary)
+        tokens = sum(self.count(message.body) for message in base.summary) + self.reserved
         entries = turns = 0
         start: UnitInfo | None = None
         for index in range(len(units) - 1, -1, -1):
@@ -520,7 +529,7 @@ class _Builder:
                 add(entry.seq, exact, value, of_note, is_note=True)
                 continue
             if entry.format != name:
-                omitted.append(self._foreign(entry))
+                self._add_foreign(entry, layout, intake, omitted, marks)
                 continue
             value = decode(body)
             masked = self.retracts.masked(entry, value) if has_masks else None
@@ -571,11 +580,38 @@ class _Builder:
         by = self.retracts.by(entry)
         marks.append(f"retracted {entry.seq} by {by}")
         omitted.append(_omission(entry, "retracted", f"by entry {by}"))
-        is_ours = entry.kind == "message" and entry.format == self.spec.format
-        shape = self.rules.shape(codec.decode(entry.body)) if is_ours else None
+        is_ours = entry.format == self.spec.format or self.spec.foreign == "convert"
+        own = rules(entry.format) if entry.kind == "message" and is_ours else None
+        shape = None if own is None else own.shape(codec.decode(entry.body))
         if shape is not None:
             intake.gap(was_reasoning=shape.needs_next)
             layout.gap(shape.results, is_unknown=False)
+
+    def _add_foreign(
+        self, entry: Entry, layout: Layout, intake: Intake, omitted: list[Omission], marks: list[str]
+    ) -> None:
+        """A message of another format: told in this one where that is asked for, else left out or refused."""
+        if self.spec.foreign != "convert" or entry.format == "raw" or entry.body is None:
+            omitted.append(self._foreign(entry))
+            return
+        from .convert import convert, refuse_unknown
+
+        refuse_unknown(entry.format, f"entry {entry.seq}")
+        value = codec.decode(entry.body)
+        masked = self.retracts.masked(entry, value)
+        if masked is not None:
+            value = masked.value
+            marks.append(f"masked {entry.seq} by {masked.by}")
+        done = convert(value, entry.format, self.spec.format)
+        if done.left or not done.messages:
+            omitted.append(_omission(entry, "no-counterpart", ", ".join(dict.fromkeys(done.left)) or "nothing in it"))
+        for message in done.messages:
+            shape = self.rules.shape(message)
+            verdict = "not-a-message" if shape is None else intake.admit(message, shape)
+            if shape is not None and verdict in {None, LOSES_ID}:
+                layout.add(entry.seq, codec.encode(message), message, shape, loses_id=verdict == LOSES_ID)
+            else:
+                omitted.append(_omission(entry, verdict or ""))
 
     def _foreign(self, entry: Entry) -> Omission:
         if entry.format == "raw":
@@ -584,7 +620,7 @@ class _Builder:
             return _omission(entry, "foreign", f"a message of the format {entry.format}")
         raise ViewInvalid(
             f"entry {entry.seq} is a message of the format {entry.format!r}, the view is for {self.spec.format!r}; "
-            "this version of Segue does not convert: ask for its own format, or leave it out with foreign='omit'",
+            "ask for its own format, have it told in this one (foreign='convert'), or leave it out (foreign='omit')",
             rule="foreign-format",
             where=f"entry {entry.seq}",
         )
@@ -622,8 +658,8 @@ class _Builder:
 
 
 def _infos(units: Sequence[Unit], offset: int, count: Counter) -> tuple[UnitInfo, ...]:
-    turns = _turn_starts(units)
-    starts = _possible_starts(units)
+    turns = turn_starts(units)
+    starts = possible_starts(units)
     infos = []
     for index, unit in enumerate(units):
         end = offset + len(unit.messages)
@@ -648,38 +684,6 @@ def _is_certain(layout: Layout) -> bool:
         if settled is None and unit.settles:
             settled = unit.last
     return settled is not None and layout.open_from is not None and layout.open_from > settled
-
-
-def _turn_starts(units: Sequence[Unit]) -> set[int]:
-    """Where a person's turn starts: at the first of neighbouring questions and notes, if a question is among them."""
-    starts: set[int] = set()
-    begin: int | None = None
-    for index, unit in enumerate(units):
-        if not (unit.is_question or unit.is_note):
-            begin = None
-            continue
-        if begin is None:
-            begin = index
-        if unit.is_question:
-            starts.add(begin)
-    return starts
-
-
-def _possible_starts(units: Sequence[Unit]) -> set[int]:
-    """Where no seq before is higher than one after: texts that waited for results stand behind later entries."""
-    lowest: list[int] = []
-    low = 1 << 62
-    for unit in reversed(units):
-        low = min(low, unit.first)
-        lowest.append(low)
-    lowest.reverse()
-    starts: set[int] = set()
-    reach = 0
-    for index, unit in enumerate(units):
-        if reach < lowest[index]:
-            starts.add(index)
-        reach = max(reach, unit.reach)
-    return starts
 
 
 def _rules(format: str) -> FormatRules:

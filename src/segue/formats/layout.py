@@ -10,7 +10,7 @@ view that was handed out when no call was open is never changed by what is appen
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -357,3 +357,35 @@ class Layout:
 
     def _omit(self, item: Item, reason: str, detail: str) -> None:
         self.omitted.append(Omission(item.seq, item.seq, reason, detail))
+
+
+def turn_starts(units: Sequence[Unit]) -> set[int]:
+    """Where a person's turn starts: at the first of neighbouring questions and notes, if a question is among them."""
+    starts: set[int] = set()
+    begin: int | None = None
+    for index, unit in enumerate(units):
+        if not (unit.is_question or unit.is_note):
+            begin = None
+            continue
+        if begin is None:
+            begin = index
+        if unit.is_question:
+            starts.add(begin)
+    return starts
+
+
+def possible_starts(units: Sequence[Unit]) -> set[int]:
+    """Where no seq before is higher than one after: texts that waited for results stand behind later entries."""
+    lowest: list[int] = []
+    low = 1 << 62
+    for unit in reversed(units):
+        low = min(low, unit.first)
+        lowest.append(low)
+    lowest.reverse()
+    starts: set[int] = set()
+    reach = 0
+    for index, unit in enumerate(units):
+        if reach < lowest[index]:
+            starts.add(index)
+        reach = max(reach, unit.reach)
+    return starts
