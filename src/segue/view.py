@@ -416,7 +416,7 @@ class _Builder:
                 continue
             by = self.retracts.by(entry)
             if not by:
-                cut = read_cut(entry, entry.body, self.rules)
+                cut = read_cut(entry, entry.body, self.rules, converts=self.spec.foreign == "convert")
                 return _Base(cut.upto, entry.seq, (*cut.summary, *self._pinned(0, cut.upto)))
             self.breaks.append((entry.seq, by))
         return _Base()
