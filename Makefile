@@ -1,7 +1,8 @@
 # make run    the main job: a sales analyst that is resumed on the next day (sets up all it needs)
 # make test   everything (sets up all it needs)
+# make services  install the database servers that the tests start privately (Debian)
 # make check  format, lint, types, imports and the fast tests: under a minute
-.PHONY: run test check setup format clean
+.PHONY: run test check setup services format clean
 
 PY := .venv/bin/python
 STAMP := .venv/.segue-$(shell cksum pyproject.toml scripts/setup.sh | cksum | cut -d' ' -f1)
@@ -18,6 +19,9 @@ check: $(STAMP)
 	$(PY) -m pytest -n 2 --dist worksteal -m "not slow and not server"
 
 setup: $(STAMP)
+
+services:
+	sh scripts/services.sh
 
 $(STAMP): pyproject.toml scripts/setup.sh
 	sh scripts/setup.sh .venv

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Install the database servers that the tests start privately (Debian and its kin). Asks before nothing, changes
-# no running server: the tests start their own instances on free loopback ports.
+# Install the database servers that the tests start privately (Debian and its kin). It changes no server
+# that runs: the tests start their own instances on free loopback ports.
 set -eu
 
 missing=

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Sequence
+from hashlib import sha256
 from typing import Any, TypeAlias
 
 import psycopg
@@ -153,23 +154,25 @@ def _braced(usage: Usage | None) -> str | None:
     return None if usage is None else "{" + ",".join(map(str, usage)) + "}"
 
 
+def unpack_log(rows: Sequence[Row], session: str) -> list[Entry]:
+    """Rows of ENTRY_COLUMNS as entries. ``Corrupt`` when a body does not match its digest."""
+    entries = []
+    for row in rows:
+        body = row[5]
+        entry = unpack_entry(row)
+        # The check of ``verify``, without a call for each of what may be ten thousand.
+        if body is not None and sha256(body).digest() != row[6]:
+            entry.verify(session)
+        entries.append(entry)
+    return entries
+
+
 def unpack_entry(row: Row) -> Entry:
     """A row of ENTRY_COLUMNS as an entry."""
-    seq, id, kind, format, origin, body, digest, refs, run, created_us, occurred_us, usage = row
-    return Entry(
-        seq,
-        id,
-        kind,
-        format,
-        origin,
-        body,
-        digest,
-        tuple(refs) if refs else (),
-        run,
-        created_us,
-        occurred_us,
-        Usage(*usage) if usage is not None else None,
-    )
+    refs, usage = row[7], row[11]
+    if refs is None and usage is None:
+        return Entry._make((*row[:7], (), *row[8:]))
+    return Entry._make((*row[:7], tuple(refs or ()), *row[8:11], None if usage is None else Usage(*usage)))
 
 
 # Session rows.

@@ -35,7 +35,7 @@ from ._postgres_pool import Connection, Limits, Pool, Target
 from ._postgres_queries import QUERIES, Span, hit, lost, query
 from ._postgres_schema import Schema, Step, check_server
 from ._postgres_watch import Watch, hears
-from ._postgres_wire import Row, unpack_entry, unpack_session
+from ._postgres_wire import Row, unpack_log, unpack_session
 
 T = TypeVar("T")
 
@@ -215,7 +215,7 @@ class PostgresStore:
         rows = self._ask(scope, "read", args)
         if not rows:
             raise NotFound(session)
-        entries = [unpack_entry(row).verify(session) for row in rows[1:]]
+        entries = unpack_log(rows[1:], session)
         if kinds is None and (missing := span.first_missing(entries, rows[0][0])):
             raise lost(session, missing)
         return entries
@@ -232,7 +232,7 @@ class PostgresStore:
             name = "part_reverse" if span.reverse else "part"
             still = span.limit - len(entries)
             rows = self._ask(scope, name, (segment, max(low, span.after), min(upto, span.upto), still))
-            entries += [unpack_entry(row).verify(span.session) for row in rows]
+            entries += unpack_log(rows, span.session)
             if len(entries) >= span.limit:
                 break
         head = max(upto for _, _, upto in parts)
