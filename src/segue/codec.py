@@ -62,15 +62,37 @@ def encode(value: Any, *, where: str = "body") -> bytes:
         body = _encode(value)
         same = _decode(body) == value
     except (TypeError, ValueError, RecursionError, OverflowError, msgspec.MsgspecError) as error:
-        raise Invalid(f"{where} cannot be stored as JSON: {error}", where=where) from error
+        place = _culprit(value, where) or where
+        raise Invalid(f"{place} cannot be stored as JSON: {error}", where=place) from error
     if not same:
+        place = _culprit(value, where) or where
         raise Invalid(
-            f"{where} would not come back as it is (NaN, a key that is no str, a tuple, bytes or an object?); "
+            f"{place} would not come back as it is (NaN, a key that is no str, a tuple, bytes or an object?); "
             "convert it to plain JSON values first",
-            where=where,
+            where=place,
         )
     _check_limits(body, where)
     return body
+
+
+def _culprit(value: Any, where: str, depth: int = 0) -> str | None:
+    """The path of the first value that is no plain JSON; None when it is not found."""
+    if depth > DEPTH_MAX or value is None or type(value) in (bool, int):
+        return None
+    if type(value) is dict:
+        inner = ((f"{where}.{key}" if isinstance(key, str) else where, key, each) for key, each in value.items())
+        return next((found for place, key, each in inner if (found := _culprit_of(place, key, each, depth))), None)
+    if type(value) is list:
+        places = (_culprit(each, f"{where}[{n}]", depth + 1) for n, each in enumerate(value))
+        return next((found for found in places if found), None)
+    try:
+        return None if isinstance(value, (str, float)) and _decode(_encode(value)) == value else where
+    except (ValueError, msgspec.MsgspecError):
+        return where
+
+
+def _culprit_of(place: str, key: Any, value: Any, depth: int) -> str | None:
+    return place if not isinstance(key, str) else _culprit(value, place, depth + 1)
 
 
 def check(body: bytes, *, where: str = "body") -> None:

@@ -36,7 +36,7 @@ _CRC = b',"crc":"'
 _CRC_BYTES = len(_CRC) + 8 + 1  # the member with its value and the closing quote
 _BEGINS = (b'{"seq":', b'{"row":', b'{"lease":', b'{"segue":')
 _MARKS = (b'"crc":"', b'"digest":"', b'"state":"', b'"fence":', b'"erased":"')
-_SEAM = re.compile(rb'\}[^\n](?=\{"(?:seq|row|lease|segue)":)', re.DOTALL)
+_SEAM = re.compile(rb'\}[^\n}]?(?=\{"(?:seq|row|lease|segue)":)', re.DOTALL)
 _SEQ = re.compile(rb'"seq":(\d{1,15})[,}]')
 _YEARS = (-62_135_596_800_000_000, 253_402_300_799_999_999)  # what a date can say, in microseconds since 1970
 
@@ -326,15 +326,15 @@ def _is_intact(line: Line, text: bytes) -> bool:
 
 
 def _unglued(line: Line, data: bytes, end: int, *, offset: int, seed: int) -> Iterator[Line]:
-    """The lines in what looks like one, where damaged line feeds made them that; else the line as it is."""
+    """The lines in what looks like one, where damaged or missing line feeds made them that; else the line as it is."""
     is_glued = False
     start = line.start - offset
     for seam in _SEAM.finditer(data, start + 1, end):
-        rest = parsed(data, seam.start() + 2, end, offset=offset, seed=seed)
+        rest = parsed(data, seam.end(), end, offset=offset, seed=seed)
         before = parsed(data, start, seam.start() + 1, offset=offset, seed=seed)
         if rest.head is not None or before.head is not None:
             yield before._replace(is_glued=is_glued)
-            start, line, is_glued = seam.start() + 2, rest, True
+            start, line, is_glued = seam.end(), rest, True
     yield line._replace(is_glued=is_glued)
 
 
