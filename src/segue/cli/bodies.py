@@ -72,6 +72,22 @@ def role(value: Any) -> str:
     return names.get(given, given) if isinstance(given, str) else ""
 
 
+def langchain(value: Any) -> tuple[str, dict[str, Any]] | None:
+    """Who speaks and what, of a message that a LangGraph thread holds; None for any other value."""
+    if not isinstance(value, dict) or value.get("$") != "message" or not value.get("id"):
+        return None  # without an id it is what a step wrote; the thread has it again, with one
+    name, content = _word(value.get("class")), value.get("content")
+    if name.startswith("Tool"):
+        return "tool", {"role": "tool", "tool_call_id": value.get("tool_call_id"), "content": content}
+    speaker = "user" if name.startswith("Human") else "model" if name.startswith("AI") else "system"
+    calls = [
+        {"id": one.get("id"), "type": "function", "function": {"name": one.get("name"), "arguments": one.get("args")}}
+        for one in _list(value.get("tool_calls"))
+        if isinstance(one, dict)
+    ]
+    return speaker, {"role": speaker, "content": content, **({"tool_calls": calls} if calls else {})}
+
+
 def compact(value: Any) -> str:
     """A value as one line of JSON."""
     try:

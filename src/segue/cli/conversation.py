@@ -71,6 +71,9 @@ class Conversation:
         value = entry.json()
         if entry.kind == "message":
             return label if label != "import" else bodies.role(value), "", list(self._parts(value))
+        said = bodies.langchain(value) if entry.kind == "langgraph.value" else None
+        if said is not None:
+            return said[0], "", list(self._parts(said[1]))
         if tell is not None and isinstance(value, dict):
             remark, below = tell(value)
             return entry.kind, remark, [[line] for line in lines(below)] if below else []
@@ -243,6 +246,16 @@ def _status(body: dict[str, Any]) -> tuple[str, str]:
     return _str(body.get("action")), ""
 
 
+def _checkpoint(body: dict[str, Any]) -> tuple[str, str]:
+    metadata = body["metadata"]
+    where = f" in {body['ns']}" if body.get("ns") else ""
+    return f"{metadata.get('source', '')}, step {metadata.get('step')}{where}", ""
+
+
+def _write(body: dict[str, Any]) -> tuple[str, str]:
+    return ", ".join(str(channel) for _, channel, _ in body["writes"]), ""
+
+
 def _str(value: Any) -> str:
     return value if isinstance(value, str) else bodies.compact(value)
 
@@ -271,5 +284,7 @@ _TELL = {
         "mask": _mask,
         "segue.anew": _anew,
         "segue.status": _status,
+        "langgraph.checkpoint": _checkpoint,
+        "langgraph.write": _write,
     }.items()
 }

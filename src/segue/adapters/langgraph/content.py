@@ -35,6 +35,9 @@ PARTS = "langgraph.parts"
 INLINE_MAX_BYTES = 96
 """A value up to this size stands in the manifest itself."""
 
+MESSAGE = b'{"$":"message"'
+"""How the JSON of a message begins."""
+
 SHORT_LIST = 8
 """A list up to this length stands in the manifest, its elements apart."""
 
@@ -147,8 +150,7 @@ class Batch:
             like: The node of the value it comes from, to share a list's beginning with.
         """
         if isinstance(encoded, Leaf):
-            small = len(encoded.data) <= INLINE_MAX_BYTES
-            return {"v": door.decode(encoded.data)} if small else self._leaf(encoded.data)
+            return {"v": door.decode(encoded.data)} if _is_small(encoded.data) else self._leaf(encoded.data)
         if isinstance(encoded, Snapshot):
             return {"s": self.node(encoded.of, like.get("s") if isinstance(like, dict) else None)}
         if isinstance(encoded, Fields):
@@ -159,7 +161,7 @@ class Batch:
         return {"p": self._list(encoded.parts, like.get("p") if isinstance(like, dict) else None)}
 
     def _item(self, data: bytes) -> Any:
-        return [door.decode(data)] if len(data) <= INLINE_MAX_BYTES else self._leaf(data)
+        return [door.decode(data)] if _is_small(data) else self._leaf(data)
 
     def _leaf(self, data: bytes, digest: bytes | None = None) -> int:
         digest = digest or self.thread.digest(data)
@@ -222,7 +224,7 @@ class Batch:
         )
 
     def _known(self, part: bytes, key: bytes) -> Any:
-        return [door.decode(part)] if len(part) <= INLINE_MAX_BYTES else self._leaf(part, key)
+        return [door.decode(part)] if _is_small(part) else self._leaf(part, key)
 
     def _full(self, items: list[Any], keys: list[bytes], whole: bytes) -> int:
         base: int | None = None
@@ -257,6 +259,11 @@ class Batch:
     def learn(self) -> None:
         """Tell the thread what was committed."""
         self.thread.learn(self._values, self._spines)
+
+
+def _is_small(data: bytes) -> bool:
+    """Whether a value stands where it is used. A message is always an entry, so that ``segue show`` shows it."""
+    return len(data) <= INLINE_MAX_BYTES and not data.startswith(MESSAGE)
 
 
 def value_ref(digest: bytes) -> str:

@@ -76,6 +76,7 @@ class Write(NamedTuple):
     channel: str
     node: Any
     seq: int
+    run: str | None
 
 
 class Lru(OrderedDict[Any, T]):
@@ -133,6 +134,10 @@ class Thread:
         self._heads.clear()
         self._manifests.clear()  # one of them may have been stored again
         self.head = head
+
+    def forget(self) -> None:
+        """Look at everything anew: something was dropped."""
+        self.head = -1
 
     def _drop(self, entry: Entry) -> None:
         body = entry.json()
@@ -362,7 +367,7 @@ class Thread:
             for index, channel, node in body["writes"]:
                 key = (body["task"], index)
                 if index < 0 or key not in found:  # the first stays, but for LangGraph's own four
-                    found[key] = Write(body["path"], body["task"], index, channel, node, entry.seq)
+                    found[key] = Write(body["path"], body["task"], index, channel, node, entry.seq, entry.run)
         return sorted(found.values(), key=lambda one: (one.path, one.task, one.number))
 
     # Appending

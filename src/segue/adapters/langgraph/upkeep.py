@@ -128,7 +128,7 @@ def shrink(
                 body = {"seqs": gather(plan.gone), "hidden": gather(plan.hidden)}
                 batch.add(body, kind=DROP, refs=(DROPPED,))
                 thread.commit(batch, run)
-                thread.head = -1
+                thread.forget()
                 thread.refresh()
         except HeadMoved:
             continue

@@ -14,9 +14,11 @@ import dataclasses
 import datetime as dt
 import decimal
 import enum
+import functools
 import logging
 import math
 import pathlib
+import sys
 import uuid
 import zoneinfo
 from collections import deque
@@ -326,8 +328,9 @@ _DTYPES = frozenset(
 
 
 def _array(tree: Any) -> Any:
-    import numpy as np  # type: ignore[import-not-found,unused-ignore]  # always this one, whatever is stored
-
+    np = sys.modules.get("numpy")  # a program that works with arrays has it; what is stored imports nothing
+    if np is None:
+        return Unknown("numpy", tree)
     dtype, *shape, data = tree
     if dtype not in _DTYPES:
         raise Corrupt(f"a stored array has the type {dtype!r}")
@@ -346,9 +349,17 @@ def _moment(value: dt.datetime, _: Any) -> Any:
 def _moment_back(tree: Any, _: Any) -> dt.datetime:
     text, fold, zone = tree
     found = dt.datetime.fromisoformat(text)
-    if zone is not None:
+    if zone in _zones():
         found = found.replace(tzinfo=zoneinfo.ZoneInfo(zone))
+    elif zone is not None:
+        logger.warning("the time zone %r is not known here; a stored time is given back with its offset", zone)
     return found.replace(fold=fold)
+
+
+@functools.cache
+def _zones() -> frozenset[str]:
+    """The zones of this machine: only these are looked up, never a stored name."""
+    return frozenset(zoneinfo.available_timezones())
 
 
 def _list(value: Iterable[Any], go: Callable[[Any], Any]) -> list[Any]:

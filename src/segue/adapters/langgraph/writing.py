@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import secrets
+import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -18,7 +19,7 @@ from segue.errors import Conflict, HeadMoved, Invalid, NotFound
 from . import place as places
 from .content import FORMAT, Batch, Encoded, encode
 from .place import HeadId, NamedId, Place, ThreadMoved
-from .thread import CHECKPOINT, WRITE, Manifest, Thread, Threads
+from .thread import CHECKPOINT, DROP, DROPPED, WRITE, Manifest, Thread, Threads, gather
 from .values import Codec
 
 if TYPE_CHECKING:
@@ -264,7 +265,40 @@ def _append_writes(
     base = thread.checkpoint(ns, place.checkpoint)
     nodes = {} if base is None else base.body["values"]
     rows = [[index, channel, batch.node(one, nodes.get(channel))] for index, channel, one in encoded]
+    if place.is_engine:
+        _check_task(batch, run, place, task, rows)
     body = {"cp": str(place.checkpoint), "ns": ns, "task": task.id, "path": task.path, "writes": rows}
     door.encode(body)
     batch.add(body, kind=WRITE, format=FORMAT, refs=[places.writes_ref(place.checkpoint)])
     thread.commit(batch, run)
+    if any(draft.kind == DROP for draft in batch.drafts):
+        thread.forget()
+
+
+def _check_task(batch: Batch, run: segue.Run | None, place: Place, task: _Task, rows: Sequence[Any]) -> None:
+    """
+    Tell a run whose task another run has done with another outcome; the first outcome would stay otherwise.
+
+    A DeltaChannel is made from these writes, so that the answer of the one would be read back as the other's.
+    In a turn, what a run has left that was fenced off gives way.
+    """
+    assert place.checkpoint is not None
+    thread, ns = batch.thread, place.ns or ""
+    head = thread.head_of(ns)
+    if task.id == _input_task(place.checkpoint) and head is not None and head.id != place.checkpoint:
+        raise ThreadMoved(place.thread, place.checkpoint, head.id)
+    new = {index: [channel, node] for index, channel, node in rows if index >= 0}
+    old = [w for w in thread.writes(ns, place.checkpoint) if w.task == task.id and w.number in new]
+    if all([w.channel, w.node] == new[w.number] for w in old):
+        return
+    if run is None or any(w.run == run.id for w in old):
+        raise ThreadMoved(place.thread, place.checkpoint, place.checkpoint if head is None else head.id)
+    batch.add({"seqs": gather({w.seq for w in old}), "hidden": []}, kind=DROP, refs=(DROPPED,))
+
+
+def _input_task(checkpoint: str) -> str:
+    """The task under which LangGraph stores a run's input for a DeltaChannel."""
+    try:
+        return str(uuid.uuid5(uuid.UUID(checkpoint), "__input__"))
+    except ValueError:
+        return ""
