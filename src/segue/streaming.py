@@ -110,7 +110,7 @@ class Accumulator(Protocol):
 def plain(event: Any) -> dict[str, Any]:
     """An event as a dict: an object of an official client, or one already."""
     to_dict = getattr(event, "to_dict", None)
-    value = to_dict() if callable(to_dict) else event
+    value = to_dict(warnings=False) if callable(to_dict) else event
     if not isinstance(value, Mapping):
         raise StreamBroken(f"{type(event).__name__} is no event")
     return dict(value)

@@ -126,7 +126,7 @@ def _text(response: Any) -> str:
 
 
 def _items(response: Any) -> list[Any]:
-    return list(response.to_dict()["output"])
+    return list(response.to_dict(warnings=False)["output"])  # it may hold items that its types do not expect
 
 
 class _Base:
