@@ -32,4 +32,4 @@ format: $(STAMP)
 	.venv/bin/ruff format .
 
 clean:
-	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-rivals .pytest_cache .mypy_cache .ruff_cache .hypothesis
