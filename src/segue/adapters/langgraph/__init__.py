@@ -18,8 +18,10 @@ try:
 except ModuleNotFoundError as error:
     raise MissingExtra("langgraph", error.name or "langgraph") from None
 
+from .migrate import Migrated, migrate
 from .place import ThreadMoved
 from .saver import SegueSaver
+from .turns import Turn, turn_of
 from .values import Codec, Unknown
 
-__all__ = ["Codec", "SegueSaver", "ThreadMoved", "Unknown"]
+__all__ = ["Codec", "Migrated", "SegueSaver", "ThreadMoved", "Turn", "Unknown", "migrate", "turn_of"]

@@ -23,7 +23,7 @@ from segue.model import Policy
 from segue.run import TTL, WAIT
 
 from . import reading, upkeep, writing
-from .place import Place, name
+from .place import NamedId, Place, name
 from .serde import SegueSerializer
 from .thread import Thread, Threads
 from .turns import AsyncTurn, Forks, Turn, Turns
@@ -254,6 +254,13 @@ class SegueSaver(BaseCheckpointSaver[str]):
         """The version after ``current``: a number of fixed width and a random part, so that branches never meet."""
         return writing.next_version(current)
 
+    def import_checkpoint(self, place: Any, parent: str | None, checkpoint: Any, metadata: Any) -> None:
+        """(inner) Store a checkpoint as it was elsewhere, on whatever parent it had there."""
+        config: Any = {"configurable": {**place, **({"checkpoint_id": NamedId(parent)} if parent else {})}}
+        put = writing.Put.of(self.codec, {}, checkpoint, metadata, {})
+        put.place, put.is_import = Place.of(config), True
+        writing.put(self._writer(), put)
+
     # Upkeep
 
     def delete_thread(self, thread_id: str) -> None:
@@ -317,6 +324,7 @@ class SegueSaver(BaseCheckpointSaver[str]):
         policy: Policy = "reject",
         wait: timedelta | None = WAIT,
         ttl: timedelta = TTL,
+        resume: segue.ResumeOptions | None = None,
     ) -> Turn:
         """
         The right to advance a thread: ``with saver.turn("t") as turn: graph.invoke(input, turn.config)``.
@@ -328,12 +336,16 @@ class SegueSaver(BaseCheckpointSaver[str]):
                 same, and take its checkpoints back).
             wait: Longest wait of ``enqueue``; None: for ever.
             ttl: Lease time without renewal.
+            resume: Look at what happened and what changed since the thread was left: ``turn.briefing``, and the
+                note that ``SegueMiddleware`` hands to the model.
 
         Raises:
             Busy: Another turn is active.
             QueueTimeout: The wait ran out.
+            Archived: The thread's session is archived or past its lifetime; ``saver.session(t).restore()`` it first.
+            ConfigDrift: The agent's configuration changed, and nothing says what to do.
         """
-        return Turn(self._threads, self._turns, name(thread_id), policy=policy, wait=wait, ttl=ttl)
+        return Turn(self._threads, self._turns, name(thread_id), policy=policy, wait=wait, ttl=ttl, resume=resume)
 
     def aturn(self, thread_id: object, **options: Any) -> AsyncTurn:
         """The same for async code: ``async with saver.aturn("t") as turn``."""

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
+from dataclasses import fields
 from datetime import timedelta
 from types import MappingProxyType, TracebackType
 from typing import Any, Self
@@ -15,6 +16,7 @@ import segue
 from segue.aio import AsyncRunContext
 from segue.engine import Engine
 from segue.errors import LeaseLost
+from segue.guard import using
 from segue.model import Policy, new_id
 
 from . import upkeep
@@ -29,6 +31,11 @@ FOLLOWED_MAX = 10_000
 _active: ContextVar[Mapping[str, Turn]] = ContextVar("segue_langgraph_turns", default=MappingProxyType({}))
 
 
+def turn_of(thread: str) -> Turn | None:
+    """The turn on a thread that the caller is in, or None."""
+    return next((turn for turn in _active.get().values() if turn.thread == thread), None)
+
+
 class Turn:
     """
     A turn on a thread, as a context manager: a Segue run around a graph's run.
@@ -39,17 +46,32 @@ class Turn:
     Attributes:
         thread: The thread.
         run: The Segue run, while the turn lasts.
+        briefing: What was found on coming back to the thread, with ``resume``; else None.
     """
 
     run: segue.Run | None
+    briefing: segue.Briefing | None
 
     def __init__(
-        self, threads: Threads, turns: Turns, thread: str, *, policy: Policy, wait: timedelta | None, ttl: timedelta
+        self,
+        threads: Threads,
+        turns: Turns,
+        thread: str,
+        *,
+        policy: Policy,
+        wait: timedelta | None,
+        ttl: timedelta,
+        resume: segue.ResumeOptions | None = None,
     ) -> None:
         self._threads = threads
         self._turns = turns
+        self._resume = resume
+        self._resumed: segue.Resumed | None = None
+        self._guard: AbstractContextManager[None] | None = None
+        self.briefing = None
         self._options: dict[str, Any] = {"policy": policy, "wait": wait, "ttl": ttl}
         self._before: Mapping[str, Turn] = {}
+        self._is_told = False
         self.thread = thread
         self.run = None
 
@@ -65,9 +87,16 @@ class Turn:
         assert self.run is not None, "enter the turn first"
         return self.run.session_id
 
+    def note(self) -> str | None:
+        """What the model should be told before it goes on, once a turn; None when there is nothing to tell."""
+        told, self._is_told = self._is_told, True
+        if told or self.briefing is None or self.briefing.is_quiet:
+            return None
+        return self.briefing.text()
+
     def __enter__(self) -> Self:
-        thread = self._threads.make(self.thread)
-        self.begin(thread, thread.session.run(**self._options))
+        thread, acquire = self.prepare()
+        self.begin(thread, thread.session.log.engine.drive(acquire()))
         self.enter()
         return self
 
@@ -78,9 +107,14 @@ class Turn:
         if self.run is not None:
             self.run.release()
 
-    def prepare(self) -> tuple[Thread, dict[str, Any]]:
-        """(inner) The thread and the options of its run, for the async face."""
-        return self._threads.make(self.thread), self._options
+    def prepare(self) -> tuple[Thread, Callable[[], Any]]:
+        """(inner) The thread, and the procedure that takes its lease."""
+        thread = self._threads.make(self.thread)
+        if self._resume is None:
+            return thread, lambda: thread.session.acquire(**self._options)
+        how = {field.name: getattr(self._resume, field.name) for field in fields(self._resume)}
+        self._resumed = resumed = thread.scope.resume(thread.session, **how)
+        return thread, lambda: resumed.acquire(**self._options)
 
     def begin(self, thread: Thread, run: segue.Run) -> None:
         """(inner) Hold the turn: with ``rollback`` take back what the one before it stored."""
@@ -91,16 +125,22 @@ class Turn:
         except BaseException:
             run.release()
             raise
+        if self._resumed is not None:
+            self.briefing = self._resumed.briefing
         self._turns.add(self)
 
     def enter(self) -> None:
-        """(inner) Let it hold for the caller's context."""
+        """(inner) Let it hold for the caller's context, and guard its tools."""
+        self._guard = using(self.run, None if self._resume is None else self._resume.sources)
+        self._guard.__enter__()
         self._before = _active.get()
         _active.set({**self._before, self.session_id: self})
 
     def leave(self) -> None:
         """(inner) Let it hold no more. What still runs from it stays fenced by it."""
         _active.set(self._before)
+        if self._guard is not None:
+            self._guard.__exit__(None, None, None)
 
 
 class AsyncTurn:
@@ -111,8 +151,8 @@ class AsyncTurn:
         self._engine = engine
 
     async def __aenter__(self) -> Turn:
-        thread, options = await self._engine.ahop(self._turn.prepare)
-        run = await AsyncRunContext(self._engine, lambda: thread.session.acquire(**options))
+        thread, acquire = await self._engine.ahop(self._turn.prepare)
+        run = await AsyncRunContext(self._engine, acquire)
         await self._engine.ahop(self._turn.begin, thread, run.sync)
         self._turn.enter()
         return self._turn

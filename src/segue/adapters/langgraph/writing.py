@@ -34,6 +34,7 @@ BRANCHES = ("fork", "update")
 """Sources of checkpoints that begin a branch."""
 
 _DIGITS = 10
+NOWHERE = Place("", None, None, None, is_engine=False)
 _NAMED = ("v", "id", "ts", "channel_values", "channel_versions", "versions_seen", "updated_channels")
 
 
@@ -69,6 +70,7 @@ class Put:
     body: dict[str, Any]
     carried: dict[str, Any] = field(default_factory=dict)
     run_id: str | None = None
+    is_import: bool = False
 
     @classmethod
     def of(
@@ -102,7 +104,7 @@ class Put:
         carried = {c: v for c, v in versions.items() if c not in new_versions and c not in values}
         run_id = meta.get("run_id")
         return cls(
-            Place.of(config),
+            Place.of(config) if config else NOWHERE,
             str(checkpoint["id"]),
             str(meta.get("source", "")),
             values,
@@ -127,7 +129,7 @@ def put(writer: Writer, put: Put) -> RunnableConfig:
 def _put(writer: Writer, put: Put, place: Place) -> None:
     ns = place.ns or ""
     for _ in range(ATTEMPTS_MAX):
-        thread = _thread(writer, place, is_put=True)
+        thread = _thread(writer, place, is_put=not put.is_import)
         try:
             with thread.lock:
                 thread.refresh()
