@@ -103,10 +103,25 @@ def convert(value: Any, source: str, target: str) -> Converted:
         return Converted((value,), ())
     if not isinstance(value, dict):
         return Converted((), ("no message",))
-    told = _READ[source](value)
-    left = [part.what for part in told.parts if isinstance(part, Left)]
-    messages = _WRITE[target](told._replace(parts=tuple(p for p in told.parts if not isinstance(p, Left))), left)
+    found = _READ[source](value)
+    left = [part.what for part in found.parts if isinstance(part, Left)]
+    kept = tuple(part for part in found.parts if not isinstance(part, Left))
+    messages = _WRITE[target](found._replace(parts=kept), left)
     return Converted(tuple(messages), tuple(left))
+
+
+def told(value: Any, source: str) -> Told:
+    """
+    What a message holds, in no format; what is none of texts, pictures, calls and results is ``Left``.
+
+    Raises:
+        Invalid: The format is not one of ``FORMATS``.
+    """
+    if source not in _READ:
+        raise Invalid(
+            f"messages of the format {source!r} cannot be read; known are {', '.join(FORMATS)}", where="format"
+        )
+    return _READ[source](value) if isinstance(value, dict) else Told("", ())
 
 
 def convert_all(values: Iterable[Any], source: str, target: str) -> Converted:

@@ -59,7 +59,7 @@ def _run(command: Command, args: Namespace) -> int:
     if command.alone is not None:
         return command.alone(args, screen)
     assert command.run is not None
-    with address.desk(args, reads=command.reads) as desk:
+    with address.desk(args, reads=command.reads, makes=command.makes) as desk:
         return command.run(desk, args, screen)
 
 

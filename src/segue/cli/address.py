@@ -129,11 +129,12 @@ class Desk:
 
 
 @contextmanager
-def desk(args: Any, *, reads: bool = False) -> Iterator[Desk]:
+def desk(args: Any, *, reads: bool = False, makes: bool = False) -> Iterator[Desk]:
     """Open what the options name, for reading only where that is enough, and close it afterwards."""
     url = store_url(args.store)
-    must_exist(url)
-    if file_of(url) is not None and not reads:
+    if not makes:
+        must_exist(url)
+    if file_of(url) is not None and not reads and not makes:
         segue.open(url, read_only=True).close()  # in an empty file or folder, opening for writing would make a store
     with segue.open(url, **({"read_only": True} if file_of(url) is not None and reads else {})) as db:
         yield Desk(url, db, db.scope(*owner(args)))

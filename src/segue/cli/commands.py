@@ -6,7 +6,7 @@ from argparse import Action, ArgumentParser, Namespace, RawDescriptionHelpFormat
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from . import address, changing, machine, reading, upkeep
+from . import address, changing, machine, moving, reading, upkeep
 from .address import Desk
 from .outcome import EXIT_CODES
 from .screen import Screen
@@ -27,6 +27,7 @@ class Command:
         json: What one line of ``--json`` holds: name and meaning.
         example: A command line.
         reads: True when it writes nothing, so that the store is opened for reading only.
+        makes: True when it makes a store where there is none.
     """
 
     name: str
@@ -38,6 +39,7 @@ class Command:
     run: Callable[[Desk, Namespace, Screen], int] | None = None
     alone: Callable[[Namespace, Screen], int] | None = None
     reads: bool = field(default=False)
+    makes: bool = field(default=False)
 
 
 def _no_arguments(parser: ArgumentParser) -> None:
@@ -163,6 +165,42 @@ COMMANDS = (
         {"id": "the erased session", "erased": "entries that are gone", "shared": "entries that forks still share"},
         "segue rm 3f9a1c22 --yes",
         run=changing.rm,
+    ),
+    Command(
+        "import",
+        "Bring in sessions of other tools: files, and everything in folders.",
+        "Claude Code, Codex, Gemini CLI, OpenAI Agents, LangGraph, ChatGPT, Claude.ai, llm, lists of messages, and "
+        "bundles of Segue, each recognised by its content. Importing again adds what is new; a file that was "
+        "rewritten becomes a fork. What cannot be understood is kept and reported. Exit code 1 when a file could not "
+        "be read or nothing was a conversation. It makes the store where there is none.",
+        moving.import_arguments,
+        moving.IMPORT_FIELDS,
+        "segue import ~/.claude/projects --dry-run",
+        run=moving.bring,
+        makes=True,
+    ),
+    Command(
+        "export",
+        "Write a session to a file: its original, a bundle, messages, Markdown or a page.",
+        "What is not in the export is told on standard error. original is what was imported, byte for byte. A bundle "
+        "holds everything, of one session or several.",
+        moving.export_arguments,
+        moving.EXPORT_FIELDS,
+        "segue export latest --as html --output session.html",
+        run=moving.export,
+        reads=True,
+    ),
+    Command(
+        "convert",
+        "Turn a file of another tool into messages of a format, without a store.",
+        "One conversation gives an array of messages, several give one line each, with id, title and messages. What "
+        "has no counterpart is left out and told on standard error.",
+        moving.convert_arguments,
+        {"id": "what names the conversation", "title": "its title", "format": "of the messages",
+         "messages": "as the provider takes them", "left": "what was left out: entry, reason, detail"},
+        "segue convert rollout.jsonl --to anthropic",
+        alone=moving.convert,
+        reads=True,
     ),
     Command(
         "sweep",

@@ -5,10 +5,10 @@ Each exporter writes to a binary file and returns a report of what it left out. 
 command line.
 """
 
-
-
-
-
+from .bundle import export_bundle, import_bundle
+from .html import export_html
+from .markdown import export_markdown
+from .messages import export_messages
 from .original import Left, export_original
 
 __all__ = [

@@ -8,12 +8,12 @@ from os import PathLike
 from pathlib import Path
 from types import ModuleType
 
-from segue.errors import Invalid, NotDone, SegueError
+from segue.errors import Corrupt, Invalid, NotDone, SegueError
 from segue.session import Scope
 
 from . import chatgpt, claude_ai, claude_code, codex, gemini_cli, langgraph, llm_logs, messages, openai_agents
 from .conversation import Conversation
-from .report import FileReport, Outcome
+from .report import FileReport, Outcome, SessionReport
 from .source import Progress, Source
 from .strangers import name_of
 from .writing import Writer
@@ -22,6 +22,8 @@ IMPORTERS: tuple[ModuleType, ...] = (
     openai_agents, langgraph, llm_logs, claude_code, codex, gemini_cli, chatgpt, claude_ai, messages,
 )  # fmt: skip
 """One module a format, in the order in which they are asked."""
+
+_ZSTD = b"\x28\xb5\x2f\xfd"
 
 FILES_MAX = 1_000_000
 """Most files of one import."""
@@ -97,6 +99,8 @@ def import_file(
     except sqlite3.Error as error:
         report.outcome, report.reason = "failed", f"the database cannot be read: {error}"
         return report
+    if importer is None and source.start.startswith(_ZSTD):
+        return _bundle(scope, source, report, is_dry=is_dry)
     if importer is None:
         report.reason = name_of(source)
         return report
@@ -110,6 +114,26 @@ def import_file(
         report.outcome, report.reason = "failed", f"the database cannot be read to its end: {error}"
     else:
         report.outcome = _outcome(report)
+    return report
+
+
+def _bundle(scope: Scope, source: Source, report: FileReport, *, is_dry: bool) -> FileReport:
+    """A bundle of Segue's own."""
+    from segue.exporters.bundle import import_bundle
+
+    if is_dry:
+        report.reason = "a compressed file; a dry run does not look into it"
+        return report
+    try:
+        with source.path.open("rb") as file:
+            sessions = import_bundle(scope, file)
+    except (Invalid, Corrupt) as error:
+        report.outcome, report.reason = "failed", str(error)
+        return report
+    report.format, report.outcome = "bundle", "imported"
+    for session in sessions:
+        info = session.refresh()
+        report.sessions.append(SessionReport(info.id, info.key or "", info.title, info.format, entries=info.head))
     return report
 
 

@@ -20,12 +20,15 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import cached_property
 from typing import Any
 
 import msgspec
 
 from segue import codec, formats
 from segue.errors import Invalid, NotDone
+from segue.formats import Shape
 from segue.model import Draft, Entry, Parent, Usage
 from segue.session import Scope, Session
 
@@ -45,6 +48,8 @@ PIECE = codec.BODY_MAX_BYTES
 _ours = ("m.", "w.", "a.", "l.", "p.", "c.")
 _encode = codec.encode
 _ZERO = Usage()
+_ANY = ("running", "idle", "paused", "completed", "archived")
+_lane = ThreadPoolExecutor(1, "segue-import")  # one batch is stored while the next one is read
 
 
 class Writer:
@@ -75,6 +80,7 @@ class Writer:
         self.key = talk.key
         self.open: dict[str, int] = {}  # calls without a result, by the record that made them
         self.last_us = 0
+        self.pending: Future[Any] | None = None
         if self.session is not None:
             self._compare_with(self.session, 0)
 
@@ -90,37 +96,39 @@ class Writer:
     def put(self, record: Record) -> None:
         """The next record, with what was found in it."""
         self.done.records += 1
-        seqs = []
+        seqs: list[int] = []
+        shapes: list[Shape] = []
         if record.cuts:
             self._cut(record)
         said = record.said
         whole = said[0] if len(said) == 1 and said[0].at is not None and record.raw is not None else None
         for n, one in enumerate(said):
             is_all = whole is not None and len(one.body) == len(record.raw or b"")
-            seqs.append(self._message(record, n, one, is_all=is_all))
+            shape = None if self.rules is None else self.rules.shape(one.value)
+            if shape is not None:
+                shapes.append(shape)
+            seqs.append(self._message(record, n, one, shape, is_all=is_all))
         if record.raw is not None and (whole is None or len(whole.body) != len(record.raw)):
             self._line(record, whole)
         tree = self.talk.tree
         if tree is not None:
-            tree.add(self._node(record), [seq for seq in seqs if seq])
+            tree.add(self._node(record, shapes), [seq for seq in seqs if seq])
 
-    def _node(self, record: Record) -> Node:
-        calls: list[str] = []
-        results: list[str] = []
-        if self.rules is not None:
-            for one in record.said:
-                calls += [call.id for call in self.rules.calls(one.value)]
-                results += self.rules.results(one.value)
-        return Node(record.node, record.parent, record.group, tuple(calls), tuple(results))
+    def _node(self, record: Record, shapes: list[Shape]) -> Node:
+        if not shapes:
+            return Node(record.node, record.parent, record.group)
+        calls = tuple(call.id for shape in shapes for call in shape.calls)
+        results = tuple(id for shape in shapes for id in (*shape.results, *shape.server_results))
+        return Node(record.node, record.parent, record.group, calls, results)
 
-    def _message(self, record: Record, n: int, said: Said, *, is_all: bool) -> int:
+    def _message(self, record: Record, n: int, said: Said, shape: Shape | None, *, is_all: bool) -> int:
         if len(said.body) > PIECE:
             self.report.note("too-large", record.number, f"a message of {len(said.body):,} bytes is kept, not shown")
             return 0
         format = record.format or self.talk.format
         digest = codec.digest(said.body)
         id = f"{'w' if is_all else 'm'}.{record.number}.{n}.{digest[:16].hex()}"
-        refs, usage = self._refs(said, record.number), None
+        refs, usage = self._refs(shape, record.number), None
         if said.usage is not None:
             usage = said.usage
             refs += (_usage_ref(said.usage_key),) if said.usage_key else ()
@@ -130,14 +138,13 @@ class Writer:
             Draft("message", format, said.origin, said.body, digest, id, refs, said.occurred_us, usage), said.usage_key
         )
 
-    def _refs(self, said: Said, number: int) -> tuple[str, ...]:
-        rules = self.rules
-        if rules is None:
+    def _refs(self, shape: Shape | None, number: int) -> tuple[str, ...]:
+        if self.rules is None:
             return ()
-        shape = rules.shape(said.value)
-        if shape is None or not (shape.calls or shape.results or shape.server_results or shape.compacts):
-            if shape is None:
-                self.report.note("not-a-message", number, "kept, but not sent to a model")
+        if shape is None:
+            self.report.note("not-a-message", number, "kept, but not sent to a model")
+            return ()
+        if not (shape.calls or shape.results or shape.server_results or shape.compacts):
             return ()
         for call in shape.calls:
             if call.owner == "client":
@@ -145,7 +152,9 @@ class Writer:
         for id in shape.results:
             if self.open.pop(id, None) is None:
                 self.report.note("result-without-call", number, id[:80])
-        return rules.refs(said.value)
+        ids = [call.id for call in shape.calls] + [*shape.results, *shape.server_results]
+        marks = self.rules.marks if shape.compacts else ()
+        return tuple(dict.fromkeys([*map(formats.call_ref, ids), *marks]))
 
     def _clock(self, said: Said, number: int) -> None:
         if said.occurred_us is not None:
@@ -274,10 +283,16 @@ class Writer:
 
     # Tokens
 
+    @cached_property
+    def _has_others(self) -> bool:
+        """Whether there can be copies of a history: they can only be in sessions of the same tool."""
+        tag = f"import:{self.talk.tool}"
+        return bool(self.scope.list(tag=tag, unlisted=True, status=_ANY, limit=1).sessions)
+
     def _more(self, usage: Usage, key: str) -> Usage | None:
         """What the record tells beyond what was counted for its model call, here or in another session."""
         if key not in self.told:
-            hits = self.scope.by_ref(_usage_ref(key))
+            hits = self.scope.by_ref(_usage_ref(key)) if self._has_others else ()
             self.told[key] = sum((hit.entry.usage for hit in hits if hit.entry.usage is not None), _ZERO)
         before = self.told[key]
         more = Usage(*(max(0, now - then) for now, then in zip(usage, before, strict=True)))
@@ -307,10 +322,17 @@ class Writer:
         if self.batch and not self.is_dry:
             if self.session is None:
                 self.session = self._create(self.key)
-            self.session.append(*self.batch, expect=self.head)
+            self._settle()
+            self.pending = _lane.submit(self.session.append, *self.batch, expect=self.head)
         self.head += len(self.batch)
-        self.batch.clear()
+        self.batch = []
         self.batch_bytes = 0
+
+    def _settle(self) -> None:
+        """Wait until all that was handed to the store is stored; its errors are raised here."""
+        if self.pending is not None:
+            pending, self.pending = self.pending, None
+            pending.result()
 
     # The end
 
@@ -329,6 +351,7 @@ class Writer:
         self._whole()
         self._state()
         self._flush()
+        self._settle()
         self._about()
 
     def _retract(self) -> None:
@@ -384,6 +407,7 @@ class Writer:
         """Entries that describe the file's state: once each."""
         if self.session is not None:
             self._flush()
+            self._settle()
             known = self.session.history(kinds=(drafts[0].kind,))
             ids = {entry.id for entry in known}
             drafts = [draft for draft in drafts if draft.id not in ids]
@@ -425,13 +449,27 @@ def check(body: bytes, value: Any) -> bool:
         body: What would be stored.
         value: What it was decoded to.
     """
-    if body.count(b"[") + body.count(b"{") <= codec.DEPTH_MAX and _encode_fast(value) == body:
+    is_flat = body.count(b"[") + body.count(b"{") <= codec.DEPTH_MAX or _depth(value) <= codec.DEPTH_MAX
+    if is_flat and _encode_fast(value) == body:
         return True  # written compactly, by the same rules: nothing in it could be read in two ways
     try:
         codec.check(body)
     except Invalid:
         return False
     return True
+
+
+def _depth(value: Any) -> int:
+    depth, level = 0, [value]
+    while level:
+        inner: list[Any] = []
+        for one in level:
+            if type(one) is dict:
+                inner += one.values()
+            elif type(one) is list:
+                inner += one
+        depth, level = depth + 1, [one for one in inner if type(one) in (dict, list)]
+    return depth
 
 
 def _encode_fast(value: Any) -> bytes:

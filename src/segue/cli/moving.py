@@ -1,0 +1,215 @@
+"""The commands that move sessions: import, export, convert."""
+
+from __future__ import annotations
+
+import sys
+from argparse import ArgumentParser, Namespace
+from collections.abc import Iterator
+from contextlib import contextmanager
+from io import BytesIO
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import segue
+from segue import codec
+from segue.convert import FORMATS
+from segue.errors import Invalid, Unavailable
+from segue.exporters import (
+    Left,
+    export_bundle,
+    export_html,
+    export_markdown,
+    export_messages,
+    export_original,
+)
+from segue.importers import FileReport, import_paths
+
+from .address import Desk, short_id
+from .outcome import DONE, FINDING
+from .screen import Screen
+from .text import one_line, plural
+
+IMPORT_FIELDS = {
+    "path": "the file",
+    "format": "what it was taken for, or empty",
+    "outcome": "imported, unchanged, skipped or failed",
+    "reason": "why it was skipped or failed",
+    "bytes": "of the file",
+    "records": "that were read",
+    "entries": "that were new (in a dry run: would be)",
+    "usage": "tokens that were new",
+    "sessions": "its sessions: id, key, title, format, records, messages, entries, usage, forked_from, abandoned",
+    "defects": "the first 200: kind, record, detail",
+    "defect_counts": "how many of each kind",
+}
+EXPORT_FIELDS = {
+    "session": "the session, or null for several",
+    "as": "what was written",
+    "path": "where to",
+    "bytes": "of the file",
+    "left": "what is not in it: entry, reason, detail",
+}
+KINDS = ("original", "bundle", "messages", "markdown", "html")
+LEFT_MAX = 10
+"""How many things that were left out are told to a person one by one."""
+
+
+# import
+
+
+def import_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("path", nargs="+", help="files and folders")
+    parser.add_argument("--dry-run", action="store_true", help="say what would be done, and write nothing")
+    parser.add_argument("--quiet", action="store_true", help="leave out what was skipped, unchanged or without defects")
+
+
+def bring(desk: Desk, args: Namespace, screen: Screen) -> int:
+    """Import files and folders."""
+
+    def progress(path: str, done: int, size: int) -> None:
+        screen.progress(f"{path}: {100 * done // max(size, 1)} %")
+
+    outcomes: dict[str, int] = {}
+    named = {str(Path(path)) for path in args.path if not Path(path).is_dir()}
+    is_bad = False
+    for report in import_paths(desk.scope, args.path, is_dry=args.dry_run, progress=progress):
+        screen.progress("")
+        outcomes[report.outcome] = outcomes.get(report.outcome, 0) + 1
+        is_bad = is_bad or report.outcome == "failed" or (report.outcome == "skipped" and report.path in named)
+        screen.emit(report.value())
+        if not args.quiet or report.outcome == "failed" or report.counts:
+            _tell(report, screen, is_dry=args.dry_run)
+    told = ", ".join(f"{count:,} {outcome}" for outcome, count in sorted(outcomes.items()))
+    screen.line(f"{'dry run, nothing written: ' if args.dry_run else ''}{told or 'no files'}")
+    return FINDING if is_bad or not outcomes.keys() & {"imported", "unchanged"} else DONE
+
+
+def _tell(report: FileReport, screen: Screen, *, is_dry: bool) -> None:
+    style = {"failed": "bad", "skipped": "dim", "unchanged": "dim"}.get(report.outcome, "good")
+    screen.line((report.outcome, style), f"  {one_line(report.path)}  ", (one_line(report.reason), "dim"))
+    for one in report.sessions if report.outcome == "imported" else ():
+        what = f"{plural(one.messages, 'message')}, {plural(one.entries, 'new entry', 'new entries')}"
+        more = f", {one.abandoned} on branches that were given up" if one.abandoned else ""
+        fork = f", a fork of {short_id(one.forked_from)}" if one.forked_from else ""
+        name = short_id(one.id) if one.id and not is_dry else "-"
+        screen.line("  ", (name, "id"), f"  {what}{more}{fork}  {one_line(one.title)[:60]}")
+    if report.counts:
+        counts = ", ".join(f"{kind} {count:,}" for kind, count in report.counts.most_common())
+        first = report.defects[0]
+        screen.line("  ", ("defects", "warn"), f": {counts} (first: {first.kind} in record {first.record})")
+
+
+# export
+
+
+def export_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("session", nargs="+", help="id, part of an id, key:KEY or latest; several only for a bundle")
+    parser.add_argument(
+        "--as", dest="kind", choices=KINDS, default="original", help="what to write (default: original)"
+    )
+    parser.add_argument("--format", choices=FORMATS, help="whose messages (default: the session's own format)")
+    parser.add_argument("--lines", action="store_true", help="messages one a line instead of an array")
+    parser.add_argument("--output", metavar="FILE", help="where to (default: standard output)")
+
+
+def export(desk: Desk, args: Namespace, screen: Screen) -> int:
+    """Write a session to a file."""
+    sessions = [desk.find(given) for given in args.session]
+    if len(sessions) > 1 and args.kind != "bundle":
+        raise Invalid("several sessions go into one file only as a bundle; use --as bundle", where="session")
+    if screen.is_json and not args.output:
+        raise Invalid("--json needs --output, as both would go to standard output", where="output")
+    with _output(args.output) as out:
+        left = _written(desk, sessions, args, out)
+    _tell_left(left, screen)
+    if args.output:
+        size = Path(args.output).stat().st_size
+        only = sessions[0].id if len(sessions) == 1 else None
+        value = {"session": only, "as": args.kind, "path": args.output, "bytes": size}
+        screen.emit({**value, "left": [one._asdict() for one in left]})
+        screen.line(f"{args.output}: {size:,} bytes")
+    return FINDING if args.kind == "original" and left else DONE
+
+
+def _written(desk: Desk, sessions: list[segue.Session], args: Namespace, out: BinaryIO) -> list[Left]:
+    session = sessions[0]
+    if args.kind == "bundle":
+        export_bundle(sessions, out)
+        return []
+    if args.kind == "messages":
+        own = session.info.format if session.info.format in FORMATS else FORMATS[0]
+        return export_messages(session, out, format=args.format or own, lines=args.lines)
+    if args.kind == "original":
+        return export_original(session, out, scope=desk.scope)
+    return export_markdown(session, out) if args.kind == "markdown" else export_html(session, out)
+
+
+@contextmanager
+def _output(path: str | None) -> Iterator[BinaryIO]:
+    """Standard output, or a file that appears when it is whole."""
+    if path is None:
+        sys.stdout.flush()
+        yield sys.stdout.buffer
+        return
+    part = Path(f"{path}.part")
+    try:
+        with part.open("wb") as out:
+            yield out
+        part.replace(path)
+    except OSError as error:
+        part.unlink(missing_ok=True)
+        raise Unavailable(f"{path} cannot be written: {error.strerror or error}") from error
+    except BaseException:
+        part.unlink(missing_ok=True)
+        raise
+
+
+def _tell_left(left: list[Left], screen: Screen) -> None:
+    if screen.is_json:
+        return
+    for one in left[:LEFT_MAX]:
+        screen.note(f"left out: entry {one.seq}, {one.reason}{': ' if one.detail else ''}{one.detail}")
+    if len(left) > LEFT_MAX:
+        screen.note(f"left out: {len(left) - LEFT_MAX:,} more")
+
+
+# convert
+
+
+def convert_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("path", help="the file")
+    parser.add_argument("--to", choices=FORMATS, required=True, help="whose messages")
+    parser.add_argument("--output", metavar="FILE", help="where to (default: standard output)")
+
+
+def convert(args: Namespace, screen: Screen) -> int:
+    """Turn a file of another tool into messages of a format."""
+    with segue.open("memory:") as db:
+        scope = db.scope()
+        report = next(import_paths(scope, [args.path]))
+        if report.outcome != "imported":
+            raise Invalid(f"{args.path}: {report.reason or report.outcome}", where="path")
+        told = [_told(scope, one.key, args.to) for one in report.sessions if not one.key.endswith("/frame")]
+    left = [one for _, ones in told for one in ones]
+    with _output(args.output) as out:
+        if screen.is_json or len(told) > 1:
+            out.writelines(codec.encode(value) + b"\n" for value, _ in told)
+        else:
+            out.write(codec.encode(told[0][0]["messages"]) + b"\n" if told else b"[]\n")
+    _tell_left(left, screen)
+    return DONE
+
+
+def _told(scope: segue.Scope, key: str, format: str) -> tuple[dict[str, Any], list[Left]]:
+    session = scope.get_key(key)
+    assert session is not None
+    body = BytesIO()
+    left = export_messages(session, body, format=format)
+    value = {
+        "id": key,
+        "title": session.info.title,
+        "format": format,
+        "messages": codec.decode(body.getvalue()),
+        "left": [one._asdict() for one in left],
+    }
+    return value, left

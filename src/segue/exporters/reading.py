@@ -1,0 +1,87 @@
+"""A session as a person reads it: turns of texts, calls and results, in order, the taken back left out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime
+from typing import Any, NamedTuple
+
+from segue import codec, convert
+from segue.convert import Call, Image, Result, Text, told
+from segue.errors import SegueError
+from segue.model import Entry
+from segue.session import Session
+
+from .original import Left
+
+_KINDS = ("message", "note", "cut", "retract")
+
+
+class Turn(NamedTuple):
+    """
+    What one entry says.
+
+    Attributes:
+        seq: The entry's number.
+        who: user, assistant, system, tool, note or cut.
+        at: When it is said to have happened, else when it was stored.
+        parts: Texts, pictures, calls and results.
+    """
+
+    seq: int
+    who: str
+    at: datetime
+    parts: tuple[Text | Image | Call | Result, ...]
+
+
+def turns(session: Session, left: list[Left]) -> Iterator[Turn]:
+    """
+    The turns of a session, in order, whatever was cut.
+
+    Args:
+        session: Any session.
+        left: What is not shown is added here.
+    """
+    gone = _taken_back(session)
+    for entry in session.history(kinds=_KINDS):
+        if entry.kind == "retract":
+            continue
+        if entry.body is None or entry.seq in gone:
+            left.append(Left(entry.seq, "hollow" if entry.body is None else "retracted"))
+            continue
+        turn = _turn(entry, left)
+        if turn is not None:
+            yield turn
+
+
+def _taken_back(session: Session) -> set[int]:
+    gone: set[int] = set()
+    for hit in session.by_ref("retract", reverse=True):
+        body = hit.entry.body
+        value = None if body is None or hit.entry.seq in gone else codec.decode(body)
+        if isinstance(value, dict) and isinstance(value.get("seqs"), list):
+            gone.update(seq for seq in value["seqs"] if isinstance(seq, int))
+    return gone
+
+
+def _turn(entry: Entry, left: list[Left]) -> Turn | None:
+    at = entry.occurred_at or entry.created_at
+    assert entry.body is not None
+    if entry.kind == "note":
+        value = entry.json()
+        return Turn(entry.seq, "note", at, (Text(str(value.get("text", ""))),))
+    if entry.kind == "cut":
+        return Turn(entry.seq, "cut", at, (Text(_summary(entry.json())),))
+    try:
+        found = told(codec.decode(entry.body), entry.format)
+    except (SegueError, ValueError):
+        left.append(Left(entry.seq, "foreign", entry.format))
+        return None
+    parts = tuple(part for part in found.parts if isinstance(part, Text | Image | Call | Result))
+    left.extend(Left(entry.seq, "no-counterpart", part.what) for part in found.parts if isinstance(part, convert.Left))
+    return Turn(entry.seq, found.role, at, parts) if parts else None
+
+
+def _summary(value: Any) -> str:
+    summary = value.get("summary") if isinstance(value, dict) else None
+    return "" if summary is None else codec.encode(summary).decode()
