@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import threading
 import time
+from importlib.metadata import version
 from types import SimpleNamespace
 
 import pytest
@@ -22,6 +23,7 @@ from segue.adapters.openai_agents import SegueCompactingSession, SegueSession
 
 set_tracing_disabled(disabled=True)
 
+VERSION = tuple(int(part) for part in version("openai-agents").split(".")[:2])
 CALL = {"type": "function_call", "call_id": "c1", "name": "note", "arguments": "{}"}
 OUTPUT = {"type": "function_call_output", "call_id": "c1", "output": "done"}
 
@@ -94,6 +96,7 @@ class Client:
         return SimpleNamespace(output=[{"type": "compaction", "id": "cmp", "encrypted_content": "short"}], usage=None)
 
 
+@pytest.mark.skipif(VERSION < (0, 23), reason="the Runner of openai-agents 0.22 compacts by itself in fewer cases")
 def test_a_compacting_session_compacts_by_itself_and_the_log_keeps_all(me):
     async def go():
         session = SegueCompactingSession(
