@@ -82,12 +82,11 @@ class Lane:
 
     def call(self, op: Op) -> Result:
         job = Job(op)
-        # The fast way: nobody is committing and nobody waits, so this thread does it.
-        if self._crowd < 2 and not self._queue and self._busy.acquire(blocking=False):
-            try:
+        # The fast way: nobody is committing and nobody waits, so this thread does it. Ctrl-C may come
+        # between any two steps, but not between taking a lock and the block of a ``with``.
+        if self._crowd < 2 and not self._queue and not self._busy.locked():
+            with self._busy:
                 self._commit([job])
-            finally:
-                self._busy.release()
             if self._queue:
                 self._rouse()
             return job.answer()
@@ -98,13 +97,15 @@ class Lane:
         return job.answer()
 
     def put(self, *jobs: Job) -> None:
-        if self._closed:
-            raise Closed("this database handle is closed; open the store again")
-        self._queue.extend(jobs)
+        with self._start:  # what gets in before the end is worked off; nothing gets in behind it
+            if self._closed:
+                raise Closed("this database handle is closed; open the store again")
+            self._queue.extend(jobs)
         self._rouse()
 
     def close(self) -> None:
-        self._closed = True
+        with self._start:
+            self._closed = True
         self._wake.set()
         thread = self._thread
         if thread is not None and thread is not threading.current_thread():
@@ -122,9 +123,9 @@ class Lane:
         while not (self._closed and not self._queue):
             self._wake.wait()
             self._wake.clear()
-            with self._busy:
-                while self._queue:
-                    self._linger()
+            while self._queue:
+                self._linger()
+                with self._busy:  # given back between commits, so that nobody who waits for it starves
                     jobs = [self._queue.popleft() for _ in range(min(len(self._queue), GROUP_MAX))]
                     self._commit(jobs)
                     _tell(jobs)
@@ -363,8 +364,8 @@ class Engine:
         """Run blocking code on one of the engine's threads."""
         from concurrent.futures import ThreadPoolExecutor
 
-        self._check_open()
         with self._lock:
+            self._check_open()
             if self._hops is None:
                 self._hops = ThreadPoolExecutor(HOPS_MAX, thread_name_prefix="segue-hop")
             return self._hops.submit(function, *args, **options)
@@ -425,7 +426,8 @@ class Engine:
         if self._closed:
             return
         self.keeper.close()
-        self._closed = True
+        with self._lock:
+            self._closed = True
         for lane in self._lanes:
             lane.close()
         if self._hops is not None:
@@ -477,14 +479,18 @@ def _session_of(op: Op) -> str:
 
 
 class Kept:
-    """A lease that the keeper renews."""
+    """
+    A lease that the keeper renews while its run is there.
+
+    ``renew`` is a method of the run, which is not held: a run that everybody has forgotten expires.
+    """
 
     __slots__ = ("due", "lost", "period", "renew", "renewed")
 
     def __init__(self, renew: Callable[[], object], period: float, lost: Callable[[SegueError], None]) -> None:
-        self.renew = renew
+        self.renew = weakref.WeakMethod(renew)
+        self.lost = weakref.WeakMethod(lost)
         self.period = period
-        self.lost = lost
         self.renewed = time.monotonic()
         self.due = self.renewed + period
 
@@ -535,13 +541,17 @@ class Keeper:
 
     def _renew(self, kept: Kept) -> None:
         kept.due = time.monotonic() + kept.period
+        renew, lost = kept.renew(), kept.lost()
+        if renew is None or lost is None:
+            self.remove(kept)
+            return
         try:
-            kept.renew()
+            renew()
             kept.renewed = time.monotonic()
         except NotDone as error:
             if not isinstance(error, Unavailable):
                 self.remove(kept)
-                kept.lost(error)
+                lost(error)
         except SegueError:
             kept.due = time.monotonic() + kept.period / 4  # unknown outcome: ask again soon
 

@@ -16,6 +16,9 @@ BATCH_MAX_BYTES = 32 * 1024 * 1024
 """Most bytes of all bodies of one append."""
 
 
+COUNT_MAX = 1 << 53
+"""Most tokens of one kind in an entry's usage: what every store and every JSON reader can hold."""
+
 FOLLOW_PAGE = 500
 """Most entries a follower reads at a time."""
 
@@ -52,6 +55,8 @@ def draft(
     """
     if isinstance(value, Draft):
         return value
+    if isinstance(refs, str):
+        raise Invalid("refs must be a sequence of str, not one str", where="refs")
     body = _body(value, format)
     if kind == "message" and format != "raw":
         rules = formats.rules(format)
@@ -59,6 +64,9 @@ def draft(
             message = codec.decode(body) if isinstance(value, bytes) else value
             refs = (*refs, *rules.refs(message))
             origin = origin or _origin(rules, message)
+    if occurred_at is not None and not isinstance(occurred_at, datetime):
+        raise Invalid("occurred_at must be an aware datetime, or None", where="occurred_at")
+    _check_usage(usage)
     origin = origin or "system"
     if origin not in ORIGINS:
         raise Invalid(f"origin {origin!r} is none of {', '.join(sorted(ORIGINS))}", where="origin")
@@ -82,6 +90,14 @@ def _origin(rules: formats.FormatRules, message: Any) -> str:
     return {"user": "user", "assistant": "model"}.get(rules.role(message), "system")
 
 
+def _check_usage(usage: object) -> None:
+    """Refuse here what a store would stumble over in the middle of everybody's commit."""
+    if usage is None:
+        return
+    if not isinstance(usage, Usage) or not all(isinstance(count, int) and 0 <= count <= COUNT_MAX for count in usage):
+        raise Invalid(f"usage must be a segue.Usage of numbers from 0 to {COUNT_MAX:,}, or None", where="usage")
+
+
 def _body(value: Any, format: str) -> bytes:
     if not isinstance(value, bytes):
         if format == "raw":
@@ -98,6 +114,8 @@ def drafts(items: Sequence[Any], ids: Sequence[str] | None, **options: Any) -> t
     """One draft an item, or ``Invalid`` naming the item; none is made when one is refused."""
     if not 1 <= len(items) <= BATCH_MAX:
         raise Invalid(f"append takes 1 to {BATCH_MAX:,} entries, not {len(items):,}; split the batch", where="items")
+    if isinstance(ids, str):
+        raise Invalid("ids must be a sequence of str, not one str", where="ids")
     if ids is not None and len(ids) != len(items):
         raise Invalid(f"{len(items)} entries but {len(ids)} ids; give one id an entry", where="ids")
     made = tuple(_made(items, ids, options))
@@ -112,7 +130,7 @@ def drafts(items: Sequence[Any], ids: Sequence[str] | None, **options: Any) -> t
 def _made(items: Sequence[Any], ids: Sequence[str] | None, options: dict[str, Any]) -> Iterator[Draft]:
     for n, item in enumerate(items):
         if isinstance(item, Draft):
-            yield item
+            yield item if ids is None else item._replace(id=check_name(ids[n], "id"))
             continue
         for part, (message, usage) in enumerate(answers.unwrap(item)):
             own = dict(options)

@@ -39,6 +39,9 @@ POLL_SECONDS = (0.002, 0.05)
 ASK_SECONDS = 1.0
 """A waiting run renews its place in the queue at least this often."""
 
+LEASE_MAX = timedelta(days=36_500)
+"""Longest lease, and longest pause."""
+
 WAIT = timedelta(seconds=30)
 """How long ``enqueue`` waits for its turn unless told otherwise."""
 
@@ -251,7 +254,12 @@ class Run:
 
         Args:
             at_most: After this time the session counts as idle again; open calls stay open until then.
+
+        Raises:
+            Invalid: ``at_most`` is no timedelta, not positive, or over 100 years; the run goes on.
         """
+        if not isinstance(at_most, timedelta) or not timedelta(0) < at_most <= LEASE_MAX:
+            raise Invalid("at_most must be a positive timedelta of at most 100 years", where="at_most")
         self._stop()
         self._log.engine.do(
             Release(self._log.scope, self._log.id, self.id, self.fence, at_most // timedelta(microseconds=1))
@@ -360,8 +368,10 @@ def acquire(
     """
     if policy not in POLICIES:
         raise Invalid(f"policy {policy!r} is none of {', '.join(POLICIES)}", where="policy")
-    if ttl < timedelta(milliseconds=100):
-        raise Invalid("ttl must be at least 0.1 s", where="ttl")
+    if not isinstance(ttl, timedelta) or not timedelta(milliseconds=100) <= ttl <= LEASE_MAX:
+        raise Invalid("ttl must be a timedelta of 0.1 s to 100 years", where="ttl")
+    if wait is not None and not isinstance(wait, timedelta):
+        raise Invalid("wait must be a timedelta, or None: for ever", where="wait")
     run_id = new_id() if id is None else check_name(id, "id")
     lease = yield from _take(log_, run_id, policy, wait, ttl)
     run = Run(log_, lease, format, ttl)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from . import log
 from .attributes import checked, inherited
 from .engine import Engine, Pause, Watch
-from .errors import Archived, Exists, Invalid, NotFound, VersionMoved
+from .errors import Archived, Exists, IdConflict, Invalid, NotFound, VersionMoved
 from .log import Log
 from .model import Draft, Entry, Hit, Parent, Policy, ScopeKey, SessionInfo, Status, Usage, check_name, new_id, to_us
 from .run import TTL, WAIT, Run, acquire
@@ -205,12 +205,11 @@ class Session:
             Invalid: There is no such entry here, it belongs to the session this one was forked from, or
                 it is a cut, a retraction or a mask, without which the view would show what they hide.
         """
+        newest = self._log.last("cut")
         for seq in seqs:
             for entry in self._log.read(after=seq - 1, upto=seq):
-                if entry.kind in ("cut", "retract", "mask"):
-                    raise Invalid(
-                        f"entry {seq} is a {entry.kind}: without it, what it hides would be shown", where="seqs"
-                    )
+                if entry.kind == "retract" or (newest is not None and entry.seq == newest.seq):
+                    raise Invalid(f"entry {seq} is a {entry.kind}: without it, what it hides would show", where="seqs")
         return self._log.engine.do(Hollow(self._log.scope, self.id, tuple(seqs)))  # type: ignore[no-any-return]
 
     # For the model
@@ -443,7 +442,7 @@ class Session:
 
         Args:
             name: Which of this session's children; a retry after a crash gets the same one by it.
-            call: Id of the tool call that it works for.
+            call: Id of the tool call that it is made for; the link keeps that of the first.
             format: Whose JSON its messages are; None: this session's format.
             options: title, tags, metadata, idle, expires_at, listed (False unless given).
 
@@ -457,7 +456,10 @@ class Session:
         body = {"session": id, "name": name, "call": call}
         refs = ("child", f"child:{id}")
         link = log.draft(body, kind="segue.child", format="segue", origin="system", id=f"child:{id}", refs=refs)
-        seq = self._log.append((link,)).seqs[0]
+        try:
+            seq = self._log.append((link,)).seqs[0]
+        except IdConflict as known:  # it was made for another call
+            seq = known.seq
         create = Create(
             self._log.scope,
             id,
@@ -641,18 +643,29 @@ def _lookup(id: object) -> str:
 
 def _filter(filters: dict[str, Any]) -> Filter:
     status = filters.pop("status", None)
-    since, until = filters.pop("since", None), filters.pop("until", None)
-    fields = {name: filters.pop(name, None) for name in ("tag", "parent", "key_prefix", "pinned")}
+    since, until = (_time(filters.pop(name, None), name) for name in ("since", "until"))
+    fields = {name: _name(filters.pop(name, None), name) for name in ("tag", "parent", "key_prefix")}
+    fields["pinned"] = filters.pop("pinned", None)
     unlisted = bool(filters.pop("unlisted", False))
     if filters:
         raise Invalid(f"unknown filter {next(iter(filters))!r}", where=next(iter(filters)))
     return Filter(
         status=_statuses(status),
-        since_us=None if since is None else to_us(since),
-        until_us=None if until is None else to_us(until),
+        since_us=since,
+        until_us=until,
         include_unlisted=unlisted,
         **fields,
     )
+
+
+def _time(value: object, where: str) -> int | None:
+    if value is not None and not isinstance(value, datetime):
+        raise Invalid(f"{where} must be an aware datetime, or None", where=where)
+    return None if value is None else to_us(value)
+
+
+def _name(value: object, where: str) -> Any:
+    return check_name(value, where) if value else None
 
 
 def _statuses(status: str | Sequence[str] | None) -> tuple[str, ...] | None:
