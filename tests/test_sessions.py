@@ -504,6 +504,16 @@ def test_a_retraction_cannot_be_hollowed_for_it_would_show_again_what_it_hides(s
     assert session.messages() == []
 
 
+def test_a_cut_can_be_hollowed_once_a_newer_one_stands_for_more(session):
+    session.append(user("hidden"))
+    session.append({"upto": 1, "summary": user("about the hidden")}, kind="cut", format="segue", refs=["cut"])
+    with pytest.raises(segue.Invalid, match="cut"):
+        session.hollow(2)
+    session.append({"upto": 2, "summary": None}, kind="cut", format="segue", refs=["cut"])
+    assert session.hollow(1, 2) == 2
+    assert session.messages() == []
+
+
 def test_usage_is_summed_in_the_row(session):
     usage = segue.Usage(input=10, output=3, cache_read=4, reasoning=1)
     session.append({"role": "assistant", "content": "x"}, usage=usage)
