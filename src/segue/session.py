@@ -203,12 +203,12 @@ class Session:
 
         Raises:
             Invalid: There is no such entry here, it belongs to the session this one was forked from, or
-                it is a cut, a retraction or a mask, without which the view would show what they hide.
+                it is a retraction, a mask or the newest cut, without which the view would show what they hide.
         """
         newest = self._log.last("cut")
         for seq in seqs:
             for entry in self._log.read(after=seq - 1, upto=seq):
-                if entry.kind == "retract" or (newest is not None and entry.seq == newest.seq):
+                if entry.kind in ("retract", "mask") or (newest is not None and entry.seq == newest.seq):
                     raise Invalid(f"entry {seq} is a {entry.kind}: without it, what it hides would show", where="seqs")
         return self._log.engine.do(Hollow(self._log.scope, self.id, tuple(seqs)))  # type: ignore[no-any-return]
 
