@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import timedelta
 
 import pytest
@@ -60,6 +61,27 @@ def test_an_expired_thread_is_put_away_and_erased_by_the_sweep(saver, db):
     assert len(db.sweep().erased) == 1
     assert saver.get_tuple(at()) is None
     assert db.scope(user="lin").list(unlisted=True).sessions == ()
+
+
+def test_what_a_cancelled_run_stored_expires_like_all_else(saver):
+    """langgraph-redis#190."""
+
+    async def cancelled():
+        inside = asyncio.Event()
+
+        async def wait(state):
+            inside.set()
+            await asyncio.sleep(60)
+
+        g = lab.graph(lab.Log, saver, wait)
+        run = asyncio.create_task(g.ainvoke({"log": ["a"]}, at(), durability="sync"))
+        await inside.wait()
+        run.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await run
+
+    asyncio.run(cancelled())
+    assert [info.idle for _, info in saver.threads()] == [timedelta(days=30)]
 
 
 def test_an_erased_session_is_a_deleted_thread(saver):

@@ -199,6 +199,15 @@ def test_numpy_values_come_back(codec):
     assert (codec.decode(codec.encode(array)) == array).all()
 
 
+def test_numpy_numbers_in_metadata_are_numbers_for_a_filter():
+    np = pytest.importorskip("numpy")
+    with segue.open("memory:") as db:
+        saver = SegueSaver(db.scope())
+        put(saver, score=np.float64(1.5), n=np.int64(7))
+        (found,) = saver.list(at(), filter={"score": 1.5, "n": 7})
+        assert type(found.metadata["n"]) is int
+
+
 def test_an_unregistered_class_is_kept_as_data_and_reported(caplog):
     stored = Codec(REGISTERED).encode({"order": Order(1, [2])})
     fresh = Codec()

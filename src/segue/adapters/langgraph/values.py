@@ -304,6 +304,11 @@ def _unb64(text: str) -> bytes:
     return base64.b64decode(text, validate=True)
 
 
+def scalar(value: Any) -> Any:
+    """A numpy scalar as the number it is, any other value as it is: metadata is compared with plain numbers."""
+    return value.item() if type(value).__module__ == "numpy" and not getattr(value, "shape", ()) else value
+
+
 def _numpy(value: Any) -> Any:
     """The form of a numpy array or scalar of plain numbers, or None."""
     kind = type(value)

@@ -20,7 +20,7 @@ from . import place as places
 from .content import FORMAT, Batch, Encoded, encode
 from .place import HeadId, NamedId, Place, ThreadMoved
 from .thread import CHECKPOINT, DROP, DROPPED, WRITE, Manifest, Thread, Threads, gather
-from .values import Codec
+from .values import Codec, scalar
 
 if TYPE_CHECKING:
     from .turns import Forks, Turns
@@ -95,7 +95,7 @@ class Put:
             "versions": codec.safe(dict(versions)),
             "seen": codec.safe(dict(checkpoint["versions_seen"])),
             "updated": codec.safe(checkpoint.get("updated_channels")),
-            "metadata": codec.safe(dict(meta)),
+            "metadata": codec.safe({key: scalar(value) for key, value in meta.items()}),
         }
         more = {key: value for key, value in checkpoint.items() if key not in _NAMED}
         if more:
