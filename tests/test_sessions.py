@@ -128,6 +128,7 @@ def test_appends_never_disturb_a_rename(me, session):
         {"metadata": {"x": "y" * 20_000}},
         {"metadata": {"x": float("nan")}},
         {"idle": timedelta(0)},
+        {"idle": timedelta.max},
         {"expires_at": datetime(2027, 1, 1)},
         {"colour": "red"},
         {"pinned": 1},
@@ -465,6 +466,12 @@ def test_what_would_not_come_back_is_refused_before_anything_is_written(session,
     with pytest.raises(segue.Invalid):
         session.append(user("fine"), value)
     assert session.refresh().head == 0
+
+
+@pytest.mark.parametrize("value", ["hello", [user("1"), user("2")], 7, None, b'["x"]'])
+def test_what_is_no_message_is_not_taken_for_one(session, value):
+    with pytest.raises(segue.Invalid, match="object"):
+        session.append(value)
 
 
 def test_bytes_come_back_as_they_came(session):

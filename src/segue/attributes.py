@@ -76,11 +76,15 @@ def _key(value: Any) -> str | None:
     return None if value is None else check_name(value, "key")
 
 
+IDLE_MAX = timedelta(days=36_525)
+"""Longest idle lifetime: a hundred years."""
+
+
 def _idle(value: Any) -> int | None:
     if value is None:
         return None
-    if not isinstance(value, timedelta) or value <= timedelta(0):
-        raise Invalid("idle must be a positive timedelta, or None", where="idle")
+    if not isinstance(value, timedelta) or not timedelta(0) < value <= IDLE_MAX:
+        raise Invalid(f"idle must be a positive timedelta of at most {IDLE_MAX.days:,} days, or None", where="idle")
     return value // timedelta(microseconds=1)
 
 

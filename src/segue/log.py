@@ -62,6 +62,12 @@ def draft(
         rules = formats.rules(format)
         if rules is not None:
             message = codec.decode(body) if isinstance(value, bytes) else value
+            if not isinstance(message, dict):
+                raise Invalid(
+                    f"a message of format {format!r} is an object, not a {type(message).__name__}; "
+                    "append several messages as several arguments",
+                    where="body",
+                )
             refs = (*refs, *rules.refs(message))
             origin = origin or _origin(rules, message)
     if occurred_at is not None and not isinstance(occurred_at, datetime):
@@ -112,7 +118,11 @@ def _body(value: Any, format: str) -> bytes:
 
 def drafts(items: Sequence[Any], ids: Sequence[str] | None, **options: Any) -> tuple[Draft, ...]:
     """One draft an item, or ``Invalid`` naming the item; none is made when one is refused."""
-    if not 1 <= len(items) <= BATCH_MAX:
+    if not items:
+        raise Invalid("append takes at least one entry", where="items")
+    if "id" in options and len(items) > 1:
+        raise Invalid("id names one entry; give ids=[…], one an entry", where="id")
+    if len(items) > BATCH_MAX:
         raise Invalid(f"append takes 1 to {BATCH_MAX:,} entries, not {len(items):,}; split the batch", where="items")
     if isinstance(ids, str):
         raise Invalid("ids must be a sequence of str, not one str", where="ids")
