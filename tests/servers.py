@@ -224,6 +224,16 @@ def pgbouncer(direct: str) -> Iterator[Bouncer]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
+def role(server: str, name: str, options: str = "LOGIN") -> str:
+    """Make a user on a PostgreSQL server, unless another test has; they belong to all databases. Gives the name."""
+    import psycopg
+
+    with psycopg.connect(server, autocommit=True) as admin:
+        with contextlib.suppress(psycopg.errors.DuplicateObject, psycopg.errors.UniqueViolation):
+            admin.execute(f"CREATE ROLE {name} {options}")
+    return name
+
+
 def as_user(url: str, user: str, password: str = "") -> str:
     """The same URL for another user."""
     parts = urlsplit(url)

@@ -17,7 +17,7 @@ from proxy import Proxy, proxy
 from segue import codec
 from segue.errors import Closed, Locked, OutcomeUnknown, Unavailable
 from segue.model import Draft, Lease, ScopeKey, SessionInfo
-from segue.store import Append, Appended, Create, Erase, Take, Update
+from segue.store import Append, Appended, Create, Erase, Fork, Op, Take, Update
 from segue.stores import _postgres_commit
 from segue.stores.postgres import PostgresStore
 
@@ -221,6 +221,33 @@ def test_a_closed_store_says_so_and_keeps_no_connection(url: str) -> None:
     with psycopg.connect(url) as other:
         query = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'closing' AND state <> 'idle'"
         assert other.execute(query).fetchone() == (0,)
+
+
+def test_batches_that_meet_in_keys_and_sessions_never_stand_still(url: str, store: PostgresStore) -> None:
+    names = [f"meeting {n}" for n in range(4)]
+    store.commit([Create(ME, name) for name in names])
+    answers: list[object] = []
+
+    def work(number: int) -> None:
+        for turn in range(10):
+            shuffled = names[number:] + names[:number]
+            ops: list[Op] = [Append(ME, name, (draft(f"{number} {turn}"),)) for name in shuffled]
+            ops[2:2] = [
+                Create(ME, f"{number} {turn}", key=f"key {turn}"),
+                Fork(Create(ME, f"f {number} {turn}"), names[0], 0),
+            ]
+            answers.extend(store.commit(ops))
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(answers) == 4 * 10 * 6
+    assert not [answer for answer in answers if isinstance(answer, Unavailable)]
+    with psycopg.connect(url) as conn:
+        query = "SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()"
+        assert conn.execute(query).fetchone() == (0,)
 
 
 # Forks of the process.

@@ -51,12 +51,6 @@ def admin(url: str) -> Iterator[psycopg.Connection]:
         yield conn
 
 
-def role(admin: psycopg.Connection, name: str, options: str = "LOGIN") -> str:
-    if admin.execute("SELECT FROM pg_roles WHERE rolname = %s", (name,)).fetchone() is None:
-        admin.execute(f"CREATE ROLE {name} {options}")
-    return name
-
-
 # URLs, and what the server says to them.
 
 
@@ -85,15 +79,15 @@ def test_what_is_no_name_of_a_schema_is_refused(url: str, name: str) -> None:
         PostgresStore(url, schema=name)
 
 
-def test_a_password_is_shown_nowhere(url: str, admin: psycopg.Connection) -> None:
-    role(admin, "keeper", f"LOGIN SUPERUSER PASSWORD '{SECRET}'")
+def test_a_password_is_shown_nowhere(url: str) -> None:
+    servers.role(url, "keeper", f"LOGIN SUPERUSER PASSWORD '{SECRET}'")
     store = PostgresStore(servers.as_user(url, "keeper", SECRET))
     assert "hush" not in repr(store) + repr(store._target) + str(store.check(deep=False))
     store.close()
 
 
-def test_a_wrong_password_is_named(url: str, admin: psycopg.Connection) -> None:
-    role(admin, "keeper", f"LOGIN SUPERUSER PASSWORD '{SECRET}'")
+def test_a_wrong_password_is_named(url: str) -> None:
+    servers.role(url, "keeper", f"LOGIN SUPERUSER PASSWORD '{SECRET}'")
     with pytest.raises(Unavailable, match="wrong password .*PGPASSWORD or ~/.pgpass") as caught:
         PostgresStore(servers.as_user(url, "keeper", "wrong-hush"))
     assert "hush" not in str(caught.value)
@@ -115,13 +109,13 @@ def test_a_user_that_is_not_there_is_named(url: str) -> None:
         PostgresStore(servers.as_user(url, "nobody_of_that_name"))
 
 
-def test_a_user_who_may_make_no_schema_is_told_so(url: str, admin: psycopg.Connection, schema: str) -> None:
+def test_a_user_who_may_make_no_schema_is_told_so(url: str, schema: str) -> None:
     with pytest.raises(Unavailable, match="lacks a right .*permission denied for database"):
-        PostgresStore(servers.as_user(url, role(admin, "segue_app")), schema=schema)
+        PostgresStore(servers.as_user(url, servers.role(url, "segue_app")), schema=schema)
 
 
 def test_a_user_who_may_not_write_is_told_so(url: str, admin: psycopg.Connection, schema: str) -> None:
-    user = role(admin, "segue_reader")
+    user = servers.role(url, "segue_reader")
     apply(url, schema=schema, app_user=user)
     admin.execute(f"REVOKE INSERT ON {schema}.sessions FROM {user}")
     store = PostgresStore(servers.as_user(url, user), schema=schema, migrate=False)
@@ -130,8 +124,8 @@ def test_a_user_who_may_not_write_is_told_so(url: str, admin: psycopg.Connection
     store.close()
 
 
-def test_too_many_connections_are_named(url: str, admin: psycopg.Connection) -> None:
-    user = role(admin, "segue_few", "LOGIN CONNECTION LIMIT 0")
+def test_too_many_connections_are_named(url: str) -> None:
+    user = servers.role(url, "segue_few", "LOGIN CONNECTION LIMIT 0")
     with pytest.raises(Unavailable, match="no connection left .*lower pool_size"):
         PostgresStore(servers.as_user(url, user))
 
@@ -307,7 +301,7 @@ def test_a_store_finds_missing_tables_by_name(url: str, admin: psycopg.Connectio
 @pytest.fixture
 def guarded(url: str, admin: psycopg.Connection, schema: str) -> str:
     """The URL of a plain user on a schema with row-level security."""
-    apply(url, schema=schema, row_security=True, app_user=role(admin, "segue_app"))
+    apply(url, schema=schema, row_security=True, app_user=servers.role(url, "segue_app"))
     return servers.as_user(url, "segue_app")
 
 

@@ -7,7 +7,6 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-import psycopg
 import pytest
 
 import servers
@@ -57,9 +56,7 @@ class TestThroughPgbouncer(StoreSuite):
 @pytest.fixture(scope="module")
 def app_url(direct_url: str) -> str:
     """The module's database for a user who is neither owner nor superuser."""
-    with psycopg.connect(direct_url, autocommit=True) as admin:
-        if not admin.execute("SELECT FROM pg_roles WHERE rolname = 'segue_app'").fetchone():
-            admin.execute("CREATE ROLE segue_app LOGIN NOSUPERUSER NOBYPASSRLS")
+    servers.role(direct_url, "segue_app", "LOGIN NOSUPERUSER NOBYPASSRLS")
     return servers.as_user(direct_url, "segue_app")
 
 

@@ -1,9 +1,9 @@
 """
 How operations become transactions: few commits, no half ones, and no guess about a cut connection.
 
-All operations of a call go into one transaction, in one round trip, sorted by session so that no two of
-us wait for each other in a circle. What rolls a transaction back for the sake of one operation is no
-reason to refuse all: then each has a transaction of its own.
+Operations that concern one session each go into one transaction, in one round trip, sorted by session
+so that no two of us wait for each other in a circle. What rolls a transaction back for the sake of one
+operation is no reason to refuse all: then each has a transaction of its own.
 """
 
 from __future__ import annotations
@@ -241,54 +241,31 @@ def _target(op: _Op) -> tuple[ScopeKey, str]:
 
 
 def _groups(todo: _Ops, *, by_scope: bool) -> Iterator[_Ops]:
-    """What shares a transaction: all, or under row-level security neighbours of one scope."""
+    """
+    What shares a transaction: neighbours that concern one session each.
+
+    An operation that waits for a key or for several sessions is alone, so that no two of us, each
+    holding what the other waits for, stand still. Under row-level security a transaction sees one scope.
+    """
     group: list[tuple[int, _Op]] = []
     for place, op in todo:
-        if group and by_scope and _target(op)[0] != _target(group[0][1])[0]:
+        is_wide = _is_wide(op)
+        if group and (is_wide or (by_scope and _target(op)[0] != _target(group[0][1])[0])):
             yield group
             group = []
-        group.append((place, op))
+        if is_wide:
+            yield [(place, op)]
+        else:
+            group.append((place, op))
     if group:
         yield group
 
 
 def _runs(group: _Ops) -> Iterator[_Ops]:
-    """
-    What shares a call: neighbouring appends, after sorting by session.
-
-    Only operations that concern one session are sorted; others keep their place among all.
-    """
-    if len(group) == 1:
-        yield group
-        return
-    wave: list[tuple[int, _Op]] = []
-    for place, op in group:
-        if _is_wide(op):
-            yield from _merged(sorted(wave, key=_by_session))
-            yield [(place, op)]
-            wave = []
-        else:
-            wave.append((place, op))
-    yield from _merged(sorted(wave, key=_by_session))
-
-
-def _by_session(item: tuple[int, _Op]) -> tuple[ScopeKey, str]:
-    return _target(item[1])
-
-
-def _is_wide(op: _Op) -> bool:
-    """True when it matters what came before it in other sessions."""
-    if isinstance(op, Create):
-        return op.key is not None
-    if isinstance(op, Update):
-        return "key" in op.changes
-    return isinstance(op, Fork | Erase)
-
-
-def _merged(wave: _Ops) -> Iterator[_Ops]:
+    """What shares a call: neighbouring appends, after sorting by session."""
     run: list[tuple[int, _Op]] = []
     size = 0
-    for place, op in wave:
+    for place, op in sorted(group, key=_by_session):
         if not isinstance(op, Append):
             if run:
                 yield run
@@ -303,3 +280,16 @@ def _merged(wave: _Ops) -> Iterator[_Ops]:
         size += mine
     if run:
         yield run
+
+
+def _by_session(item: tuple[int, _Op]) -> tuple[ScopeKey, str]:
+    return _target(item[1])
+
+
+def _is_wide(op: _Op) -> bool:
+    """True when it concerns more than one session, by a key or by what they share."""
+    if isinstance(op, Create):
+        return op.key is not None
+    if isinstance(op, Update):
+        return "key" in op.changes
+    return isinstance(op, Fork | Erase)

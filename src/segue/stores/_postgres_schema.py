@@ -128,7 +128,7 @@ class Schema:
         with conn.transaction():
             conn.execute(sql.SQL("SET LOCAL lock_timeout = {}").format(LOCK_MS))
             conn.execute("SET LOCAL statement_timeout = 0")
-            conn.execute("SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", (f"segue:{self.name}",))
+            self._be_alone(conn)
             if step.version <= self.version(conn):
                 return False  # another was faster
             if step.version == 1:
@@ -177,6 +177,7 @@ class Schema:
         """Switch it on, for the owner of the tables too."""
         with self._translated(), conn.transaction():
             conn.execute(sql.SQL("SET LOCAL lock_timeout = {}").format(LOCK_MS))
+            self._be_alone(conn)
             for name in _TABLES:
                 table = self._table(name)
                 conn.execute(sql.SQL("ALTER TABLE {} ENABLE ROW LEVEL SECURITY").format(table))
@@ -187,10 +188,15 @@ class Schema:
         schema, role = sql.Identifier(self.name), sql.Identifier(user)
         tables = sql.SQL(", ").join(self._table(name) for name in _TABLES)
         with self._translated(), conn.transaction():
+            self._be_alone(conn)
             conn.execute(sql.SQL("GRANT USAGE ON SCHEMA {} TO {}").format(schema, role))
             conn.execute(sql.SQL("GRANT SELECT, INSERT, UPDATE, DELETE ON {} TO {}").format(tables, role))
             read_only = sql.SQL(", ").join((self._table("migrations"), self._table("conversations")))
             conn.execute(sql.SQL("GRANT SELECT ON {} TO {}").format(read_only, role))
+
+    def _be_alone(self, conn: Connection) -> None:
+        """Until the transaction ends, nobody else changes the schema."""
+        conn.execute("SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", (f"segue:{self.name}",))
 
     def _table(self, name: str) -> sql.Identifier:
         return sql.Identifier(self.name, name)
