@@ -66,7 +66,8 @@ COMMANDS = (
         "lines with the number of characters that are left, and what else the log holds: notes, cuts, readings "
         "of the world, effects. Messages that were taken back are marked, and erased content is told. --raw gives "
         "the exact bytes as they are stored (a terminal gets them with control characters escaped). A damaged "
-        "entry is told in its place, the rest is shown, and the exit code is 1.",
+        "entry is told in its place, the rest is shown, and the exit code is 1. Of an imported session people see the "
+        "messages; the records around them are shown with --kinds, --raw or --json.",
         reading.show_arguments,
         {**machine.ENTRY_FIELDS, "damage": "only in the place of a damaged entry, with seq: what is wrong"},
         "segue show latest --last 10",

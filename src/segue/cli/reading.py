@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import segue
 from segue.errors import Corrupt, Invalid
-from segue.model import Entry, SessionInfo
+from segue.model import KINDS, Entry, SessionInfo
 
 from . import address, machine
 from .address import Desk, short_id
@@ -185,6 +185,8 @@ def show(desk: Desk, args: Namespace, screen: Screen) -> int:
         return _each(
             session, pick, lambda entry: screen.emit(machine.entry(entry)), lambda error: screen.emit(_damage(error))
         )
+    if pick.kinds is None and "import" in session.info.metadata:  # its records are for exports, not for eyes
+        pick = pick._replace(kinds=tuple(sorted(KINDS)))
     header(session.info, desk, screen)
     retracted = _retractions(session, screen)
     conversation = Conversation(screen, now=desk.now, retracted=retracted, full=args.full, head=session.info.head)

@@ -217,10 +217,10 @@ class _Reader:
             return
         try:
             head = _line.decode(raw)
+            said = self._said(raw, head, line.number)
         except (msgspec.MsgspecError, ValueError, RecursionError):
             yield from self._damaged(line)
             return
-        said = self._said(raw, head, line.number)
         yield self._record(raw, head, said, line.number)
 
     def _damaged(self, line: Line) -> Iterator[Record]:
@@ -301,10 +301,7 @@ class _Reader:
         body = bytes(head.message)
         if not body or head.type not in {"user", "assistant", None}:
             return ()
-        try:
-            message = codec.decode(body)
-        except (msgspec.MsgspecError, ValueError, RecursionError):
-            return ()
+        message = codec.decode(body)
         if not isinstance(message, dict):
             return ()
         whole = self._whole_message(message, head)

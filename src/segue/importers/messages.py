@@ -149,6 +149,9 @@ def format_of(found: list[Any]) -> str:
 def read(source: Source, report: FileReport) -> Iterator[Conversation]:
     """The conversations of the file."""
     document = source.document
+    only = source.only
+    if document is None and isinstance(only, dict) and _is_talk(only) and any(name in only for name in NAMES[:3]):
+        document = only  # one conversation that has a name of its own
     if document is None:
         is_many = _are_talks(source.sample)
         yield from _many_lines(source, report) if is_many else _one_of_lines(source, report)

@@ -135,9 +135,9 @@ def clean(value: Any) -> Any:
     return value
 
 
-def _replace_half(error: UnicodeError) -> tuple[str, int]:
+def _replace_half(error: UnicodeError) -> tuple[bytes, int]:
     assert isinstance(error, UnicodeEncodeError)
-    return "\N{REPLACEMENT CHARACTER}" * (error.end - error.start), error.end
+    return b"\xef\xbf\xbd" * (error.end - error.start), error.end
 
 
 def when_us(stamp: Any) -> int | None:

@@ -26,7 +26,7 @@ def name_of(source: Source) -> str:
         return "text in UTF-16; convert it to UTF-8 first"
     value = source.document if source.document is not None else next(iter(source.sample), None)
     if value is None:
-        is_text = not start.strip(b"\0") or b"\0" not in start
+        is_text = b"\0" not in start
         return "text that holds no JSON records (markdown, YAML?)" if is_text else "bytes of an unknown kind"
     return _named(value, source.sample)
 

@@ -369,8 +369,8 @@ class Writer:
             if hit.entry.seq not in taken and hit.entry.id.startswith("r.") and hit.entry.body is not None:
                 ours.append(hit.entry.seq)
                 taken.update(codec.decode(hit.entry.body)["seqs"])
-        now = {seq for seq in taken if seq not in ours}
-        if now - set(ours) == set(wanted) or (not ours and not wanted):
+        now = taken - {hit.entry.seq for hit in hits}
+        if now == set(wanted):
             return
         back = [] if now <= set(wanted) else ours
         self._tail("retract", {"seqs": sorted({*(set(wanted) - (set() if back else now)), *back})}, "r", ("retract",))

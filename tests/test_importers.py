@@ -1,0 +1,455 @@
+"""Importers: every record is kept, what is in it is found, and nothing is counted or stored twice."""
+
+from __future__ import annotations
+
+import io
+import json
+import random
+from contextlib import closing
+
+import pytest
+
+import import_samples as samples
+import segue
+from import_samples import call, claude_record, line, messages_of, original_of, result, spent
+from segue import Usage, ViewSpec
+from segue.importers import import_file, import_paths, import_rows, import_transcript
+
+
+@pytest.fixture(params=["memory:", "sqlite"])
+def scope(request, tmp_path):
+    url = "memory:" if request.param == "memory:" else f"sqlite:///{tmp_path}/store.db"
+    with closing(segue.open(url)) as db:
+        yield db.scope("acme", "lin")
+
+
+@pytest.fixture
+def bring(scope, tmp_path):
+    """Imports bytes under a name; the same name is the same file."""
+
+    def bring(body, name="file.jsonl", **options):
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(body if isinstance(body, bytes) else b"".join(map(line, body)))
+        return import_file(scope, path, **options)
+
+    return bring
+
+
+def only(scope, report):
+    return scope.get_key(report.sessions[0].key)
+
+
+# Bytes, twice, growth
+
+
+@pytest.mark.parametrize("name", samples.FILES)
+def test_the_original_bytes_come_back(bring, scope, name):
+    report = bring(samples.FILES[name], name)
+    assert report.outcome == "imported"
+    assert original_of(scope, report) == samples.FILES[name]
+
+
+@pytest.mark.parametrize("name", samples.FILES)
+def test_a_second_import_adds_nothing(bring, scope, name):
+    first = bring(samples.FILES[name], name)
+    again = bring(samples.FILES[name], name)
+    assert (again.outcome, again.entries, again.usage) == ("unchanged", 0, Usage())
+    assert [one.id for one in again.sessions] == [one.id for one in first.sessions]
+
+
+@pytest.mark.parametrize("name", samples.LINES)
+def test_a_file_that_grows_line_by_line_ends_as_if_it_was_imported_once(bring, scope, name):
+    whole = samples.LINES[name]
+    ends = [n + 1 for n, byte in enumerate(whole) if byte == 10]
+    for end in [*ends[:-1:2], ends[-1]]:
+        report = bring(whole[:end], name)
+        assert not report.counts["rewritten"]
+    session = only(scope, report)
+    assert original_of(scope, report) == whole
+    ids = [entry.id for entry in session.history(kinds=("message", "import.line", "import.around"))]
+    with closing(segue.open("memory:")) as db:
+        fresh = import_file(db.scope(), report.path)
+        other = only(db.scope(), fresh)
+        assert [e.id for e in other.history(kinds=("message", "import.line", "import.around"))] == ids
+        assert other.refresh().usage == session.refresh().usage
+
+
+def test_a_file_that_ends_within_a_record_keeps_the_rest_and_goes_on_later(bring, scope):
+    whole = samples.claude()
+    torn = bring(whole[:-40])
+    assert torn.counts["torn"] == 1
+    assert original_of(scope, torn) == whole[:-40]
+    later = bring(whole)
+    assert later.sessions[0].id == torn.sessions[0].id
+    assert original_of(scope, later) == whole
+
+
+def test_a_torn_character_at_the_end_is_kept_and_told(bring, scope):
+    body = samples.claude(1) + b'{"type":"user","message":{"role":"user","content":"\xc3'
+    report = bring(body)
+    assert report.counts["torn"] == 1
+    assert original_of(scope, report) == body
+
+
+def test_a_rewritten_file_becomes_a_fork_at_the_last_common_record(bring, scope):
+    whole = samples.claude()
+    first = bring(whole)
+    changed = whole.replace("第 2 个".encode(), "第 7 个".encode())
+    second = bring(changed)
+    assert second.counts["rewritten"] == 1
+    assert second.sessions[0].forked_from == first.sessions[0].id
+    assert original_of(scope, first) == whole
+    fork = only(scope, second)
+    assert (fork.info.parent.session, fork.info.parent.link) == (first.sessions[0].id, "fork")
+    assert original_of(scope, second) == changed
+    assert bring(changed).entries == 0
+
+
+def test_a_file_that_became_shorter_takes_nothing_away(bring, scope):
+    whole = samples.claude()
+    first = bring(whole)
+    report = bring(samples.claude(1))
+    assert (report.counts["shorter"], report.sessions[0].forked_from) == (1, "")
+    assert original_of(scope, first) == whole
+
+
+def test_a_session_that_was_continued_here_is_continued_in_a_fork(bring, scope):
+    session = only(scope, bring(samples.claude(1)))
+    with session.run() as run:
+        run.append({"role": "user", "content": "and now?"})
+    report = bring(samples.claude(2))
+    assert report.sessions[0].forked_from == session.id
+    assert session.messages()[-1]["content"] == "and now?"
+    assert original_of(scope, report) == samples.claude(2)
+    assert bring(samples.claude(2)).entries == 0
+
+
+def test_a_dry_run_counts_and_writes_nothing(bring, scope):
+    dry = bring(samples.claude(), is_dry=True)
+    assert list(scope.iterate(unlisted=True)) == []
+    assert dry.entries == bring(samples.claude()).entries
+
+
+# What is found
+
+
+def test_a_claude_transcript_is_a_conversation_that_can_go_on(bring, scope):
+    session = only(scope, bring(samples.claude(2)))
+    roles = [message["role"] for message in session.messages()]
+    assert roles == ["user", "assistant", "user", "assistant"] * 2
+    assert session.info.title.startswith("请看第 0 个文件")
+    first = messages_of(session)[0]
+    assert (first.origin, first.occurred_at.isoformat()) == ("user", "2026-05-01T09:00:02+00:00")
+    with session.run() as run:
+        run.append({"role": "user", "content": "go on"})
+        assert run.messages()[-1]["content"] == "go on"
+
+
+def test_a_message_is_the_very_bytes_of_the_record(bring, scope):
+    odd = b'{"type":"user","sessionId":"s","uuid":"u","message":{"role":"user","content":"a \\u4e2d"},"more": 1}\n'
+    entry = messages_of(only(scope, bring(odd)))[0]
+    assert entry.body == b'{"role":"user","content":"a \\u4e2d"}'
+
+
+def test_branches_that_were_given_up_are_told_apart_and_kept(bring, scope):
+    record = claude_record
+    values = [
+        record("user", "q", None, "which?"),
+        record("assistant", "a", "q", "the first"),
+        record("user", "b", "a", "no"),
+        record("user", "c", "a", "yes"),
+        record("assistant", "d", "c", "fine"),
+    ]
+    report = bring(values)
+    session = only(scope, report)
+    assert report.sessions[0].abandoned == 1
+    assert [m["content"] for m in session.messages()] == ["which?", "the first", "yes", "fine"]
+    assert [e.json()["content"] for e in messages_of(session)] == ["which?", "the first", "no", "yes", "fine"]
+    bring([*values, record("user", "e", "b", "after all, no")])
+    assert [m["content"] for m in session.messages()] == ["which?", "the first", "no", "after all, no"]
+    assert bring([*values, record("user", "e", "b", "after all, no")]).entries == 0
+
+
+def test_parallel_calls_are_one_turn_and_no_branches(bring, scope):
+    record = claude_record
+    values = [
+        record("user", "q", None, "both"),
+        record("assistant", "a1", "q", call("t1"), message=spent("m", 5)),
+        record("assistant", "a2", "a1", call("t2"), message=spent("m", 9)),
+        record("user", "r1", "a1", result("t1")),
+        record("user", "r2", "a2", result("t2")),
+        record("assistant", "b", "r2", [{"type": "text", "text": "done"}]),
+    ]
+    report = bring(values)
+    assert report.sessions[0].abandoned == 0
+    messages = only(scope, report).messages()
+    assert [block["tool_use_id"] for block in messages[2]["content"]] == ["t1", "t2"]
+
+
+def test_a_compaction_is_a_cut_and_the_history_stays(bring, scope):
+    record = claude_record
+    values = [
+        record("user", "q", None, "long ago"),
+        record("assistant", "a", "q", "yes"),
+        {"type": "system", "subtype": "compact_boundary", "uuid": "s", "parentUuid": None, "logicalParentUuid": "a"},
+        record("user", "c", "s", "summary of it all", isCompactSummary=True),
+        record("assistant", "d", "c", "go on"),
+    ]  # fmt: skip
+    session = only(scope, bring(values))
+    assert [m["content"] for m in session.messages()] == ["summary of it all", "go on"]
+    assert len(messages_of(session)) == 4
+    assert [m["content"] for m in session.fork().messages()] == ["summary of it all", "go on"]
+
+
+def test_a_summary_whose_predecessor_is_missing_stands_alone(bring, scope):
+    boundary = {"type": "system", "subtype": "compact_boundary", "uuid": "s", "parentUuid": None, "sessionId": "x"}
+    boundary["logicalParentUuid"] = "in another file"
+    values = [boundary, claude_record("user", "c", "s", "the summary", isCompactSummary=True)]
+    report = bring(values)
+    assert report.counts["dangling-parent"] == 1
+    assert len(only(scope, report).messages()) == 1
+
+
+def test_subagents_are_children_and_not_listed(bring, scope, tmp_path):
+    main = "0a1b2c3d-0000-4000-8000-000000000001"
+    bring(samples.claude(1), f"{main}.jsonl")
+    agent = claude_record("user", "x", None, "look there", isSidechain=True, agentId="a77")
+    report = bring([agent], f"{main}/subagents/agent-a77.jsonl")
+    child = only(scope, report)
+    assert not child.info.is_listed
+    assert child.info.parent.session == scope.get_key(f"claude-code:{main}").id
+    assert len(scope.list().sessions) == 1
+    again = import_transcript(scope, tmp_path / f"{main}.jsonl")
+    assert [one.entries for one in again.sessions] == [0, 0]
+
+
+def test_messages_of_a_subagent_inside_the_main_file_are_a_session_of_their_own(bring, scope):
+    values = [
+        claude_record("user", "q", None, "do it"),
+        claude_record("user", "x", None, "sub task", isSidechain=True),
+        claude_record("assistant", "y", "x", "sub answer", isSidechain=True),
+        claude_record("assistant", "b", "q", "done"),
+    ]
+    report = bring(values)
+    main, child = (scope.get_key(one.key) for one in report.sessions)
+    assert [m["content"] for m in main.messages()] == ["do it", "done"]
+    assert [m["content"] for m in child.messages()] == ["sub task", "sub answer"]
+    assert original_of(scope, report) == b"".join(map(line, values))
+
+
+def test_a_codex_compaction_shows_what_replaced_the_history(bring, scope):
+    item = {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "kept question"}]}
+    body = samples.codex() + line({"type": "compacted", "payload": {"message": "", "replacement_history": [item]}})
+    assert only(scope, bring(body)).messages() == [item]
+
+
+def test_the_order_of_a_tree_in_the_file_does_not_matter(tmp_path):
+    def told(order):
+        with closing(segue.open("memory:")) as db:
+            path = tmp_path / "c.json"
+            path.write_bytes(samples.chatgpt(order))
+            report = import_file(db.scope(), path)
+            session = only(db.scope(), report)
+            return [e.id for e in messages_of(session)], session.messages()
+
+    first = told(list)
+    assert [m["content"] for m in first[1]] == ["why?", "second answer", "thanks"]
+    shuffled = random.Random(7)
+    for _ in range(10):
+        assert told(lambda nodes: shuffled.sample(nodes, len(nodes))) == first
+
+
+def test_a_deep_tree_takes_time_in_proportion():
+    from segue.importers.chatgpt import in_order
+
+    mapping = {f"n{n}": {"parent": f"n{n - 1}" if n else None, "message": None} for n in range(40_000)}
+    assert in_order(dict(reversed(mapping.items()))) == list(mapping)
+
+
+def test_claude_ai_calls_and_results_are_parted_and_unsigned_thinking_is_left_out(bring, scope):
+    report = bring(samples.claude_ai(), "c.json")
+    messages = only(scope, report).messages()
+    assert [m["role"] for m in messages] == ["user", "assistant", "user"]
+    assert messages[0]["content"][1]["text"] == "[attachment: a.py]\nx = 1"
+    assert messages[2]["content"][0]["tool_use_id"] == messages[1]["content"][1]["id"]
+    assert report.counts["left-out"] == 1
+    assert report.counts["not-a-conversation"] == 1
+
+
+def test_the_tutorials_sessions_hold_bare_blocks_and_end_on_the_assistant(bring, scope):
+    report = bring(samples.tutorial(), "t.json")
+    session = only(scope, report)
+    assert [m["role"] for m in session.messages()] == ["user", "assistant", "user", "assistant"]
+    assert report.counts["bare-block"] == 3
+    row = {**json.loads(samples.tutorial()), "session_id": "tutorial-0002"}
+    row["messages"] = json.dumps(row["messages"])
+    assert import_rows(scope, [row]).entries == report.entries
+    assert import_rows(scope, [row]).entries == 0
+
+
+def test_rows_of_an_agents_database_are_its_entries(scope, tmp_path):
+    samples.agents_database(tmp_path / "a.db")
+    report = import_file(scope, tmp_path / "a.db")
+    session = only(scope, report)
+    assert [m["content"] for m in session.messages()] == ["hi", "hello"]
+    assert messages_of(session)[0].body == b'{"role": "user", "content": "hi"}'
+    assert report.counts["broken"] == 1
+    assert b"torn {" in original_of(scope, report)
+
+
+# Tokens
+
+
+def test_records_of_one_message_are_counted_once_by_the_last(bring, scope):
+    values = [
+        claude_record("assistant", f"a{n}", None, "x", message=spent("m1", out)) for n, out in enumerate((9, 9, 159))
+    ]
+    session = only(scope, bring(values))
+    assert session.refresh().usage == Usage(input=107, output=159, cache_read=7)
+
+
+def test_copies_of_a_history_are_counted_once(bring, scope):
+    bring(samples.claude(), "one.jsonl")
+    copy = samples.claude().replace(b"0a1b2c3d-0000", b"ffffffff-0000")
+    assert bring(copy, "two.jsonl").usage == Usage()
+    more = copy + line(claude_record("assistant", "z", "b2", "more", message=spent("new", 5), sessionId="s"))
+    assert bring(more, "two.jsonl").usage.output == 5
+
+
+def test_a_codex_fork_that_repeats_its_parent_is_counted_once(bring, scope):
+    def count(stamp, given, out):
+        info = {"total_token_usage": {"input_tokens": given, "output_tokens": out}}
+        return {"timestamp": stamp, "type": "event_msg", "payload": {"type": "token_count", "info": info}}
+
+    meta = {"type": "session_meta", "payload": {"id": "parent-1"}}
+    fork = {"type": "session_meta", "payload": {"id": "fork-1", "forked_from_id": "parent-1"}}
+    one = bring([meta, count("2026-05-12T08:01:00Z", 1000, 200)], "p.jsonl")
+    two = bring([fork, count("2026-06-12T08:01:00Z", 1000, 200), count("2026-06-12T08:02:00Z", 1600, 450)], "f.jsonl")
+    assert (one.usage + two.usage)[:2] == (1600, 450)
+
+
+# Damage
+
+
+def damaged(values):
+    lines = [line(value) for value in values]
+    lines[1] = lines[1][:-1] + lines[2]
+    lines[2] = b"\0" * 300 + b"\n"
+    lines[4] = lines[4][:-1] + b"\0" * 900 + b"\n"
+    return [*lines[:3], b"not json\n", *lines[3:], b'{"type":"user"\n']
+
+
+def test_damage_is_reported_and_everything_readable_is_kept(bring, scope):
+    values = [claude_record("user", f"u{n}", f"u{n - 1}" if n else None, f"text }}{{ {n}") for n in range(7)]
+    body = b"".join(damaged(values))
+    report = bring(body)
+    assert [report.counts[kind] for kind in ("glued", "nul", "broken")] == [1, 2, 2]
+    assert [m["content"] for m in only(scope, report).messages()] == [v["message"]["content"] for v in values]
+    assert original_of(scope, report) == body
+
+
+def test_half_characters_and_other_encodings_are_kept_and_shown_replaced(bring, scope):
+    good = line(claude_record("user", "u", None, "MARK"))
+    body = good.replace(b"MARK", b"half \\ud83d") + good.replace(b"MARK", "中文".encode("gb18030")).replace(
+        b'"u"', b'"v"'
+    )
+    report = bring(body)
+    assert (report.counts["surrogate"], report.counts["encoding"]) == (1, 1)
+    texts = [e.json()["content"] for e in messages_of(only(scope, report))]
+    assert texts[0] == "half \ufffd"
+    assert "\ufffd" in texts[1]
+    assert original_of(scope, report) == body
+
+
+def test_links_that_lead_nowhere_or_in_a_circle_stop_nothing(bring, scope):
+    record = claude_record
+    values = [
+        record("user", "a", "b", "one"),
+        record("assistant", "b", "a", "two"),
+        record("user", "c", "lost", "three"),
+        record("user", "c", "lost", "three"),
+    ]
+    report = bring(values)
+    assert (report.counts["cycle"], report.counts["dangling-parent"], report.counts["duplicate-id"]) == (1, 2, 1)
+    assert [m["content"] for m in only(scope, report).messages()] == ["one", "two", "three"]
+
+
+def test_clocks_that_run_backwards_and_other_sessions_are_reported_and_order_stays(bring, scope):
+    values = [
+        claude_record("user", "a", None, "one", timestamp="2026-05-02T00:00:00Z"),
+        claude_record("assistant", "b", "a", "two", timestamp="2026-05-01T00:00:00Z", sessionId="another"),
+        {"type": "quite-new", "sessionId": "another"},
+    ]
+    report = bring(values)
+    assert [report.counts[k] for k in ("clock-backwards", "other-session", "unknown-record")] == [1, 1, 1]
+    assert [m["content"] for m in only(scope, report).messages()] == ["one", "two"]
+
+
+def test_orphans_are_reported_and_the_view_is_valid(bring, scope):
+    record = claude_record
+    values = [record("user", "q", None, "go")]
+    for n in range(3):
+        values += [
+            record("assistant", f"a{n}", values[-1]["uuid"], call(f"t{n}")),
+            record("user", f"u{n}", f"a{n}", "go on"),
+        ]
+    values.append(record("user", "r", "u2", result("never called")))
+    report = bring(values)
+    assert (report.counts["call-without-result"], report.counts["result-without-call"]) == (3, 1)
+    session = only(scope, report)
+    for format in ("anthropic", "openai.chat", "openai.responses"):
+        assert session.view(ViewSpec(format, foreign="convert")).messages
+
+
+def test_a_line_over_the_size_of_an_entry_is_kept_in_parts(bring, scope):
+    values = [claude_record("user", "u", None, "x" * (5 * 1024 * 1024)), claude_record("user", "v", "u", "small")]
+    body = b"".join(map(line, values))
+    report = bring(body)
+    assert report.counts["too-large"] == 1
+    assert only(scope, report).messages() == [{"role": "user", "content": "small"}]
+    assert original_of(scope, report) == body
+    assert bring(body).entries == 0
+
+
+def test_a_line_over_the_limit_of_reading_is_kept_unread(bring, scope, monkeypatch):
+    monkeypatch.setattr("segue.importers.records.LINE_MAX", 1000)
+    body = line(claude_record("user", "u", None, "ok")) + b'{"type":"user","x":"' + b"y" * 2500 + b'"}\n'
+    report = bring(body)
+    assert report.counts["too-large"] >= 1
+    assert original_of(scope, report) == body
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        (b"", "empty"), (b"# notes\n", "no JSON"), (b"SQLite format 3\0" + b"x" * 100, "damaged"),
+        (b"PK\x03\x04zip", "zip"), (b"\xff\xfeh\0i\0", "UTF-16"), (b'{"a": 1}\n', "unknown kind"),
+        (b"\0" * 5000, "unknown kind"),
+    ],
+)  # fmt: skip
+def test_what_is_no_conversation_is_named_with_the_reason(bring, body, reason):
+    report = bring(body, "claude.jsonl")
+    assert report.outcome == "skipped"
+    assert reason in report.reason
+
+
+def test_a_folder_of_everything_is_imported_file_by_file(scope, tmp_path):
+    for name, body in samples.FILES.items():
+        (tmp_path / "in" / "deep").mkdir(parents=True, exist_ok=True)
+        (tmp_path / "in" / "deep" / f"{name}.wrong").write_bytes(body)
+    (tmp_path / "in" / "notes.md").write_text("# mine")
+    reports = list(import_paths(scope, [tmp_path / "in"]))
+    assert sorted(report.outcome for report in reports) == ["imported"] * len(samples.FILES) + ["skipped"]
+
+
+def test_an_export_of_an_import_of_an_export_is_the_same(bring, scope, tmp_path):
+    session = only(scope, bring(samples.claude()))
+    first = io.BytesIO()
+    from segue.exporters import export_original
+
+    export_original(session, first)
+    with closing(segue.open("memory:")) as db:
+        (tmp_path / "again.jsonl").write_bytes(first.getvalue())
+        report = import_file(db.scope(), tmp_path / "again.jsonl")
+        assert original_of(db.scope(), report) == first.getvalue()
