@@ -259,7 +259,17 @@ def run(parts: list[Part], *, is_full: bool) -> dict[str, list[Outcome]]:
     nodes = sorted({node.partition("[")[0] for part in parts for node in (*part.tests, *part.controls)})
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.xml"
-        command = [sys.executable, "-m", "pytest", "-n", "2", "--dist", "worksteal", f"--junitxml={report}"]
+        command = [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-n",
+            "2",
+            "--dist",
+            "worksteal",
+            f"--junitxml={report}",
+            "--timeout=7200",
+        ]
         command += [f"tests/{node.replace('::', '.py::', 1)}" for node in nodes]
         env = {**os.environ, "SEGUE_TORTURE": "1"} if is_full else dict(os.environ)
         if not is_full:
