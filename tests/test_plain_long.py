@@ -52,7 +52,7 @@ def work(store, server, folder, format, *words):
 @pytest.mark.parametrize("format", FORMATS)
 @pytest.mark.timeout(3_000)
 def test_a_long_conversation_is_taken_up_in_new_processes_without_one_refusal(tmp_path, format):
-    turns = 500 if FULL else 25
+    turns = 500 if FULL else 12
     store = f"sqlite:///{tmp_path}/store.db"
     with provider() as server:
         work(store, server, tmp_path, format, "turns", 0, turns, 5)
@@ -67,7 +67,7 @@ def test_a_long_conversation_is_taken_up_in_new_processes_without_one_refusal(tm
 @pytest.mark.parametrize("format", FORMATS)
 @pytest.mark.timeout(3_000)
 def test_a_turn_killed_at_random_points_is_taken_up_and_no_tool_runs_twice(tmp_path, format, store):
-    times = (340 if FULL else 34) // (1 if store == "sqlite" else 4)
+    times = (340 if FULL else 12) // (1 if store == "sqlite" else 4)
     with provider() as server, stores.url_of(store, tmp_path) as url:
         out = work(url, server, tmp_path, format, "kill", 7, times, 0.6)
     assert json.loads(out)["killed"] >= times

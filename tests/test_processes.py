@@ -10,7 +10,6 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from datetime import timedelta
 from pathlib import Path
 
 import pytest

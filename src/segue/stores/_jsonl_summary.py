@@ -83,7 +83,8 @@ class Summary:
 
     def _unsure(self) -> Corrupt:
         return Corrupt(
-            f"session {self.session!r}: a line with its attributes or its lease is damaged or cut off; the rest stays readable. "
+            f"session {self.session!r}: a line with its attributes or its lease is damaged or cut off; "
+            "the rest stays readable. "
             "Restore the file from a backup, or remove that line (segue verify names it) to go back to the one before",
             session=self.session,
         )

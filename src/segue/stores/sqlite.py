@@ -141,7 +141,7 @@ class SQLiteStore:
                     work.touch()
             except BaseException as error:
                 self._undo(work)
-                if isinstance(error, apsw.Error):
+                if isinstance(error, (apsw.Error, UnicodeDecodeError)):
                     raise explain(error, file.path) from error
                 raise
             if work.wrote:
