@@ -434,6 +434,20 @@ def test_what_is_no_conversation_is_named_with_the_reason(bring, body, reason):
     assert reason in report.reason
 
 
+@pytest.mark.parametrize("name", samples.DOCUMENTS)
+def test_of_a_document_that_is_cut_off_the_rest_is_read(bring, scope, name):
+    whole = samples.DOCUMENTS[name]
+    cut = whole[: len(whole) * 3 // 4]
+    if name == "tutorial.json":
+        cut = cut.replace(b"[", b"[\n", 1)  # over several lines: no record of a file of lines
+    report = bring(cut, name)
+    assert report.outcome == "imported" or name == "claude_ai.json"
+    if report.outcome == "imported":
+        assert report.counts["broken"] == 1
+        assert report.sessions[0].messages
+        assert original_of(scope, report) == cut
+
+
 def test_a_folder_of_everything_is_imported_file_by_file(scope, tmp_path):
     for name, body in samples.FILES.items():
         (tmp_path / "in" / "deep").mkdir(parents=True, exist_ok=True)

@@ -16,6 +16,7 @@ import msgspec
 from segue import codec
 
 from .conversation import Conversation
+from .records import objects, value_of
 from .report import FileReport
 from .source import Source
 
@@ -23,10 +24,15 @@ _raws = msgspec.json.Decoder(list[msgspec.Raw])
 
 
 def elements(document: bytes) -> Iterator[tuple[int, bytes]]:
-    """Place and bytes of every element of a JSON array."""
-    at = document.find(b"[") + 1
-    for raw in _raws.decode(document.removeprefix(b"\xef\xbb\xbf")):
-        body = bytes(raw)
+    """Place and bytes of every element of a JSON array; of a damaged one, of those that can be read."""
+    start = document.find(b"[") + 1
+    try:
+        found = [bytes(raw) for raw in _raws.decode(document)]
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        yield from objects(document, start)
+        return
+    at = start
+    for body in found:
         at = document.index(body, at)
         yield at, body
         at += len(body)
@@ -73,12 +79,14 @@ def talks_of(source: Source, report: FileReport, tool: str, make: Any) -> Iterat
         make: Makes a conversation of an element's value, bytes and number; None where it holds none.
     """
     document = source.whole()
+    if source.is_damaged:
+        report.note("broken", 0, "the document is damaged; what could be read of it is here")
     frame = Frame(source, tool, report)
     end = 0
     for number, (at, body) in enumerate(elements(document), 1):
         frame.gap(document[end:at])
         end = at + len(body)
-        talk = make(codec.decode(body), body, number)
+        talk = make(value_of(body), body, number)
         if talk is None:
             frame.gap(body)
             continue

@@ -105,6 +105,8 @@ def import_file(
         report.reason = name_of(source)
         return report
     report.format = importer.NAME
+    if source.is_damaged and not isinstance(source.document, list):
+        report.note("broken", 0, "the document is damaged; what could be read of it is here")
     try:
         for talk in importer.read(source, report):
             _write(scope, talk, report, is_dry=is_dry)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import codecs
 import json
+import re
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any, BinaryIO, NamedTuple
@@ -23,6 +24,9 @@ VALUES_MAX = 1_000
 """Most values that are looked for in one line."""
 
 _decode = msgspec.json.decode
+_OBJECT = re.compile(r'\{\s*"')
+_TRIES = 3  # objects that are asked whether they were cut off: each time all that follows is looked at
+_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{},]', re.DOTALL)
 _lenient = json.JSONDecoder(strict=False)
 
 
@@ -118,8 +122,68 @@ def _values(text: str) -> tuple[list[Any], bool, bool]:
 
 def _next_object(text: str, at: int) -> int:
     """Where the next record may begin: records of all known tools are objects whose first key is quoted."""
-    found = text.find('{"', at)
-    return len(text) if found < 0 else found
+    found = _OBJECT.search(text, at)
+    return len(text) if found is None else found.start()
+
+
+def objects(document: bytes, start: int = 0) -> Iterator[tuple[int, bytes]]:
+    """
+    Place and bytes of the JSON objects that stand one behind the other in damaged text, whatever is between them.
+
+    The last may be one that was cut off; ``value_of`` reads it, too.
+    """
+    text = document[start:].decode("utf-8", "surrogateescape")
+    at, place, tries = 0, start, _TRIES
+    while True:
+        begin = _next_object(text, at)
+        if begin == len(text):
+            return
+        place += len(text[at:begin].encode("utf-8", "surrogateescape"))
+        try:
+            end = _lenient.raw_decode(text, begin)[1]
+        except (ValueError, RecursionError):
+            end, tries = begin + 1, tries - 1
+            rest = text[begin:].encode("utf-8", "surrogateescape")
+            if tries >= 0 and mended(rest) is not None:
+                yield place, rest
+                return
+        body = text[begin:end].encode("utf-8", "surrogateescape")
+        if end > begin + 1:
+            yield place, body
+        at, place = end, place + len(body)
+
+
+def value_of(body: bytes) -> Any:
+    """The value of an object, or what can be read of it; None when there is none."""
+    found = parse(body)
+    return found.values[0] if found.values and found.defect != "broken" else mended(body)
+
+
+def mended(raw: bytes) -> Any:
+    """
+    What can be read of a JSON object that was cut off: all values that are whole, with what is open closed.
+
+    Returns:
+        The object; None when it is damaged in another way.
+    """
+    text = raw.decode("utf-8", "replace")
+    stack: list[str] = []
+    safe: list[tuple[int, str]] = []
+    for found in _TOKEN.finditer(text):
+        mark = found.group()
+        if mark in "[{":
+            stack.append("]" if mark == "[" else "}")
+        elif mark in "]}" and (not stack or stack.pop() != mark):
+            return None
+        if mark in ",]}" and stack:
+            end = found.start() if mark == "," else found.end()
+            safe = [*safe[-3:], (end, "".join(reversed(stack)))]
+    for end, closers in reversed(safe):
+        try:
+            return clean(_lenient.decode(text[:end] + closers))
+        except (ValueError, RecursionError):
+            continue
+    return None
 
 
 def clean(value: Any) -> Any:

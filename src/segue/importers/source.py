@@ -11,7 +11,7 @@ from typing import Any
 
 from segue import codec
 
-from .records import Line, lines, parse
+from .records import Line, lines, mended, objects, parse, value_of
 
 SAMPLE_LINES = 60
 SAMPLE_BYTES = 4 * 1024 * 1024
@@ -33,10 +33,12 @@ class Source:
         size: Its bytes.
         sample: JSON values of its first lines, where it is a file of lines.
         document: Its value, where it is one JSON document.
+        is_damaged: The document is no whole JSON; ``document`` is what could be read of it.
     """
 
     def __init__(self, path: Path, progress: Progress | None = None) -> None:
         self.path = path
+        self.is_damaged = False
         self.size = path.stat().st_size
         self._progress = progress
 
@@ -80,7 +82,19 @@ class Source:
         if any(isinstance(value, dict) for value in _strict(first)):
             return None  # lines of records, or one of them
         found = _strict(self.whole())
-        return found[0] if found and isinstance(found[0], dict | list) else None
+        if not found:
+            return self._damaged()
+        return found[0] if isinstance(found[0], dict | list) else None
+
+    def _damaged(self) -> Any:
+        """What can be read of a document that is no whole JSON: objects of an array, the beginning of an object."""
+        whole = self.whole()
+        if whole.lstrip()[:1] == b"[":
+            values: Any = [value_of(body) for _, body in objects(whole, whole.find(b"[") + 1)]
+        else:
+            values = mended(whole) if b"\n" in whole.strip() else None
+        self.is_damaged = bool(values)
+        return values or None
 
     @property
     def only(self) -> Any:
