@@ -21,7 +21,7 @@ from segue import codec
 from segue.model import Usage
 from segue.session import Scope
 
-from .conversation import Conversation, Record, Said, made
+from .conversation import Conversation, Record, Said
 from .records import Line, clean, count, parse, when_us
 from .report import FileReport
 from .source import Source
@@ -158,13 +158,14 @@ class _Reader:
         self.source = source
         self.report = report
         self.is_agent = self._is_agent()
-        self.sessions: dict[str, int] = {}
+        self.sessions: set[str] = set()
+        self.session = ""
         self.agents: dict[str, list[Record]] = {}
         self.agent_of: dict[str, str] = {}
-        self.uuids: dict[str, bytes] = {}
+        self.uuids: dict[str, int] = {}
         self.prompt = ""
         self.titles: dict[str, str] = {}
-        self.number = 0
+        self.has_cwd = False
 
     def conversations(self) -> Iterator[Conversation]:
         key, parent = self._key()
@@ -204,7 +205,6 @@ class _Reader:
 
     def _lines(self) -> Iterator[Record]:
         for line in self.source.lines():
-            self.number = line.number
             yield from self._of_line(line)
         self._end()
 
@@ -247,7 +247,6 @@ class _Reader:
 
     def _loglines(self, values: list[Any]) -> Iterator[Record]:
         for n, value in enumerate(values, 1):
-            self.number = n
             if not isinstance(value, dict):
                 self.report.note("not-a-record", n)
                 continue
@@ -262,11 +261,11 @@ class _Reader:
         self._facts(head, number)
         cuts = head.subtype == "compact_boundary"
         group = f"{said[0].value.get('id') or ''}" if said and head.type == "assistant" else ""
-        if said and uuid and uuid in self.uuids:
-            if self.uuids[uuid] == codec.digest(said[0].body):
+        if said and uuid:
+            mark = hash(said[0].body)
+            if self.uuids.get(uuid) == mark:
                 said = ()  # the same record a second time (told by the tree)
-        elif said and uuid:
-            self.uuids[uuid] = codec.digest(said[0].body)
+            self.uuids.setdefault(uuid, mark)
         record = Record(number, raw, said, uuid, parent, group, cuts)
         if said and head.is_sidechain is True and not self.is_agent:
             self._aside(head, record)
@@ -283,17 +282,20 @@ class _Reader:
 
     def _facts(self, head: _Line, number: int) -> None:
         kind = head.type
-        if isinstance(head.session_id, str):
-            if head.session_id not in self.sessions and self.sessions:
-                self.report.note("other-session", number, head.session_id[:80])
-            self.sessions[head.session_id] = self.sessions.get(head.session_id, 0) + 1
+        session = head.session_id
+        if session != self.session and isinstance(session, str):
+            if session not in self.sessions and self.sessions:
+                self.report.note("other-session", number, session[:80])
+            self.sessions.add(session)
+            self.session = session
         if kind not in KNOWN and not (kind is None and len(head.message)):
             self.report.note("unknown-record", number, str(kind)[:80])
-        for name in ("custom_title", "ai_title"):
-            if _text(getattr(head, name)):
-                self.titles[name] = str(getattr(head, name))
-        if _text(head.cwd):
-            self.talk.metadata.setdefault("cwd", head.cwd[:1000])
+        if head.custom_title is not None or head.ai_title is not None:
+            self.titles.update({"custom": _text(head.custom_title)} if head.custom_title else {})
+            self.titles.update({"ai": _text(head.ai_title)} if head.ai_title else {})
+        if not self.has_cwd and isinstance(head.cwd, str):
+            self.has_cwd = True
+            self.talk.metadata["cwd"] = head.cwd[:1000]
 
     # Messages
 
@@ -306,7 +308,7 @@ class _Reader:
             return ()
         whole = self._whole_message(message, head)
         if whole is message and check(body, message):
-            return (self._with_facts(Said(body, message, raw.find(body)), head),)
+            return (self._with_facts(body, message, raw.find(body), head),)
         if whole is message:
             self.report.note("not-exact", number, "JSON that readers take differently; shown as it was read")
         return tuple(self._made(message, head))
@@ -323,10 +325,9 @@ class _Reader:
             if "usage" not in whole:
                 return
             whole["content"] = []
-        yield self._with_facts(made(whole), head)
+        yield self._with_facts(codec.encode(whole), whole, None, head)
 
-    def _with_facts(self, said: Said, head: _Line) -> Said:
-        message = said.value
+    def _with_facts(self, body: bytes, message: dict[str, Any], at: int | None, head: _Line) -> Said:
         content = message.get("content")
         is_answer = isinstance(content, list) and any(
             isinstance(block, dict) and block.get("type") == "tool_result" for block in content
@@ -339,7 +340,7 @@ class _Reader:
         key = ""
         if usage is not None and _text(message.get("id")):
             key = f"claude:{message['id']}"
-        return said._replace(origin=origin, occurred_us=when_us(head.timestamp), usage=usage, usage_key=key)
+        return Said(body, message, at, origin, when_us(head.timestamp), usage, key)
 
     # Sub-agents, titles
 
@@ -357,7 +358,7 @@ class _Reader:
             )  # fmt: skip
 
     def _end(self) -> None:
-        self.talk.title = self.titles.get("custom_title") or self.titles.get("ai_title") or self.prompt
+        self.talk.title = self.titles.get("custom") or self.titles.get("ai") or self.prompt
 
 
 def tokens(told: Any) -> Usage | None:

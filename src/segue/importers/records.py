@@ -7,6 +7,7 @@ A record's bytes are never changed. What is read out of a damaged one is told as
 from __future__ import annotations
 
 import codecs
+import functools
 import json
 import re
 from collections.abc import Iterator
@@ -211,15 +212,20 @@ def when_us(stamp: Any) -> int | None:
     Text without a zone is taken as UTC, which is what the tools that write it mean. None: no time that can be.
     """
     if isinstance(stamp, str):
-        try:
-            moment = datetime.fromisoformat(stamp)
-        except ValueError:
-            return None
-        return _in_range(to_us(moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)))
+        return _read_stamp(stamp)
     if isinstance(stamp, bool) or not isinstance(stamp, int | float) or not 0 < stamp < 1e16:
         return None
     seconds = stamp if stamp < 1e11 else stamp / 1e3 if stamp < 1e14 else stamp / 1e6
     return _in_range(round(seconds * 1e6))
+
+
+@functools.lru_cache(maxsize=4096)  # a record's stamp stands in it more than once, and copies share theirs
+def _read_stamp(stamp: str) -> int | None:
+    try:
+        moment = datetime.fromisoformat(stamp)
+    except ValueError:
+        return None
+    return _in_range(to_us(moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)))
 
 
 def _in_range(us: int) -> int | None:

@@ -7,19 +7,9 @@ the same messages, and results of its calls. Everything else with a message in i
 
 from __future__ import annotations
 
-from array import array
-from collections.abc import Iterable
-from typing import NamedTuple
+from collections.abc import Sequence
 
-
-class Node(NamedTuple):
-    """A record's place: its name, what it follows (None: nothing; empty: the one before), its messages' seqs."""
-
-    name: str
-    parent: str | None
-    group: str = ""
-    calls: tuple[str, ...] = ()
-    results: tuple[str, ...] = ()
+_NONE: tuple[str, ...] = ()
 
 
 class Tree:
@@ -28,18 +18,50 @@ class Tree:
     def __init__(self, tip: str = "") -> None:
         self.tip = tip
         self.duplicates: list[str] = []
-        self._nodes: list[Node] = []
-        self._seqs: list[array[int]] = []
         self._index: dict[str, int] = {}
+        # One place a record in each of these; lists of texts and numbers are what the collector looks at least.
+        self._names: list[str] = []
+        self._parents: list[str | None] = []
+        self._groups: list[str] = []
+        self._seqs: list[int | tuple[int, ...]] = []
+        self._calls: dict[int, tuple[str, ...]] = {}
+        self._results: dict[int, tuple[str, ...]] = {}
 
-    def add(self, node: Node, seqs: Iterable[int] = ()) -> None:
-        """The next record."""
-        if node.name:
-            if node.name in self._index:
-                self.duplicates.append(node.name)
-            self._index.setdefault(node.name, len(self._nodes))
-        self._nodes.append(node)
-        self._seqs.append(array("q", seqs))
+    def add(
+        self,
+        name: str,
+        parent: str | None,
+        *,
+        group: str = "",
+        seqs: Sequence[int] = (),
+        calls: tuple[str, ...] = _NONE,
+        results: tuple[str, ...] = _NONE,
+    ) -> None:
+        """
+        The next record.
+
+        Args:
+            name: Empty: it has none, and nothing can follow it by name.
+            parent: The name of what it follows; empty: the record before; None: nothing, it is a beginning.
+            group: Records of one message have the same.
+            seqs: Of its messages.
+            calls: Ids of calls that it makes.
+            results: Ids of calls that it answers.
+        """
+        at = len(self._names)
+        if name:
+            if name in self._index:
+                self.duplicates.append(name)
+            else:
+                self._index[name] = at
+        self._names.append(name)
+        self._parents.append(parent)
+        self._groups.append(group)
+        self._seqs.append(seqs[0] if len(seqs) == 1 else tuple(seqs) if seqs else 0)
+        if calls:
+            self._calls[at] = calls
+        if results:
+            self._results[at] = results
 
     def __contains__(self, name: str) -> bool:
         return name in self._index
@@ -48,37 +70,45 @@ class Tree:
         """Seqs of all messages that are not on the living path, ascending."""
         on = self._path()
         self._take_along(on)
-        return sorted(seq for at, seqs in enumerate(self._seqs) if not on[at] for seq in seqs)
+        found: list[int] = []
+        for at, seqs in enumerate(self._seqs):
+            if seqs and not on[at]:
+                found += [seqs] if isinstance(seqs, int) else seqs
+        return sorted(found)
 
     def problems(self) -> list[tuple[str, int, str]]:
         """Kind, record (from 1) and detail of links that lead nowhere or in a circle, and of names given twice."""
         found = [("duplicate-id", 0, name) for name in self.duplicates]
-        for at, node in enumerate(self._nodes):
-            if node.parent and node.parent not in self._index:
-                found.append(("dangling-parent", at + 1, node.parent))
-        done: set[int] = set()
-        for start in range(len(self._nodes)):
-            walked: set[int] = set()
+        for at, parent in enumerate(self._parents):
+            if parent and parent not in self._index:
+                found.append(("dangling-parent", at + 1, parent))
+        done = bytearray(len(self._names))  # 1: walked now, 2: known to lead to a beginning
+        for start in range(len(self._names)):
+            walked: list[int] = []
             at = start
-            while at >= 0 and at not in done and at not in walked:
-                walked.add(at)
+            while at >= 0 and not done[at]:
+                done[at] = 1
+                walked.append(at)
                 at = self._before(at)
-            if at in walked:
-                found.append(("cycle", at + 1, self._nodes[at].name))
-            done |= walked
+            if at >= 0 and done[at] == 1:
+                found.append(("cycle", at + 1, self._names[at]))
+            for one in walked:
+                done[one] = 2
         return found
 
     def _before(self, at: int) -> int:
-        parent = self._nodes[at].parent
+        parent = self._parents[at]
         if parent is None:
             return -1
         return self._index.get(parent, at - 1) if parent else at - 1
 
     def _path(self) -> bytearray:
-        on = bytearray(len(self._nodes))
+        on = bytearray(len(self._names))
         at = self._index.get(self.tip, -1) if self.tip else -1
         if at < 0:
-            at = max((i for i, seqs in enumerate(self._seqs) if seqs), default=-1)
+            at = len(self._seqs) - 1
+            while at >= 0 and not self._seqs[at]:
+                at -= 1
         while at >= 0:
             on[at] = 1
             before = self._before(at)
@@ -88,17 +118,15 @@ class Tree:
         return on
 
     def _take_along(self, on: bytearray) -> None:
-        groups = {node.group for at, node in enumerate(self._nodes) if on[at] and node.group}
-        calls: set[str] = set()
-        for at, node in enumerate(self._nodes):
-            if node.group in groups and node.group:
+        groups = {group for at, group in enumerate(self._groups) if group and on[at]}
+        for at, group in enumerate(self._groups):
+            if group and group in groups:
                 on[at] = 1
+        calls = {call for at, made in self._calls.items() if on[at] for call in made}
+        for at, given in self._results.items():
             if on[at]:
-                calls.update(node.calls)
-        for at, node in enumerate(self._nodes):
-            if on[at]:
-                calls.difference_update(node.results)
-        for at, node in enumerate(self._nodes):
-            if not on[at] and calls.intersection(node.results):
+                calls.difference_update(given)
+        for at, given in self._results.items():
+            if not on[at] and calls.intersection(given):
                 on[at] = 1
-                calls.difference_update(node.results)
+                calls.difference_update(given)

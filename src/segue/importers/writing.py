@@ -34,7 +34,7 @@ from segue.session import Scope, Session
 
 from .conversation import Conversation, Record, Said
 from .report import FileReport, SessionReport
-from .tree import Node
+from .tree import Tree
 
 AROUND, LINE, PART, WHOLE, FILE = "import.around", "import.line", "import.part", "import.whole", "import.file"
 
@@ -80,6 +80,7 @@ class Writer:
         self.key = talk.key
         self.open: dict[str, int] = {}  # calls without a result, by the record that made them
         self.last_us = 0
+        self.twin = ""  # of the message that was added last
         self.pending: Future[Any] | None = None
         if self.session is not None:
             self._compare_with(self.session, 0)
@@ -110,16 +111,17 @@ class Writer:
             seqs.append(self._message(record, n, one, shape, is_all=is_all))
         if record.raw is not None and (whole is None or len(whole.body) != len(record.raw)):
             self._line(record, whole)
-        tree = self.talk.tree
-        if tree is not None:
-            tree.add(self._node(record, shapes), [seq for seq in seqs if seq])
+        if self.talk.tree is not None:
+            self._branch(self.talk.tree, record, shapes, [seq for seq in seqs if seq])
 
-    def _node(self, record: Record, shapes: list[Shape]) -> Node:
-        if not shapes:
-            return Node(record.node, record.parent, record.group)
-        calls = tuple(call.id for shape in shapes for call in shape.calls)
-        results = tuple(id for shape in shapes for id in (*shape.results, *shape.server_results))
-        return Node(record.node, record.parent, record.group, calls, results)
+    def _branch(self, tree: Tree, record: Record, shapes: list[Shape], seqs: list[int]) -> None:
+        calls: tuple[str, ...] = ()
+        results: tuple[str, ...] = ()
+        for shape in shapes:
+            if shape.calls:
+                calls += tuple(call.id for call in shape.calls)
+            results += shape.results + shape.server_results
+        tree.add(record.node, record.parent, group=record.group, seqs=seqs, calls=calls, results=results)
 
     def _message(self, record: Record, n: int, said: Said, shape: Shape | None, *, is_all: bool) -> int:
         if len(said.body) > PIECE:
@@ -127,7 +129,8 @@ class Writer:
             return 0
         format = record.format or self.talk.format
         digest = codec.digest(said.body)
-        id = f"{'w' if is_all else 'm'}.{record.number}.{n}.{digest[:16].hex()}"
+        self.twin = digest[:16].hex()
+        id = f"{'w' if is_all else 'm'}.{record.number}.{n}.{self.twin}"
         refs, usage = self._refs(shape, record.number), None
         if said.usage is not None:
             usage = said.usage
@@ -169,8 +172,7 @@ class Writer:
         if cut is not None and cut.at is not None and len(raw) <= PIECE and len(cut.body) <= PIECE:
             body = b"%d\n%b%b" % (cut.at, raw[: cut.at], raw[cut.at + len(cut.body) :])
             digest = codec.digest(body)
-            twin = codec.digest(cut.body)[:16].hex()
-            id = f"a.{record.number}.{digest[:16].hex()}{twin}"
+            id = f"a.{record.number}.{digest[:16].hex()}{self.twin}"
             self._add(Draft(AROUND, "raw", "import", body, digest, id, refs, None, usage), record.usage_key)
             return
         pieces = [raw[n : n + PIECE] for n in range(0, len(raw), PIECE)] or [b""]
