@@ -106,9 +106,9 @@ class History:
             case 0:
                 return Update(scope, session, {"title": f"title {self.numbers}"})
             case 1:
-                return Take(scope, session, run, 60_000_000, "interrupt", over="a", entries=self.drafts())
+                return Take(scope, session, run, 36_000_000_000, "interrupt", over="a", entries=self.drafts())
             case 2:
-                return Renew(scope, session, run, 1, 60_000_000)
+                return Renew(scope, session, run, 1, 36_000_000_000)
             case 3:
                 return Release(scope, session, run, 1)
             case _:
