@@ -45,6 +45,7 @@ def stored(saver, thread="t"):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1_800)
 def test_a_long_chat_of_unchanged_add_messages_stays_small_and_flat(tmp_path):
     rnd = random.Random(7)
     with segue.open(f"sqlite:///{tmp_path}/store.db") as db:
@@ -57,6 +58,7 @@ def test_a_long_chat_of_unchanged_add_messages_stays_small_and_flat(tmp_path):
                 grown.append(stored(saver))
         assert len(g.get_state(at()).values["messages"]) == 2 * TURNS
     size = sum(os.path.getsize(tmp_path / name) for name in os.listdir(tmp_path))
+    print(f"{TURNS} turns: {size / 1e6:.2f} MB")
     assert size <= TURNS * BYTES_A_TURN
     quarters = [grown[0], *(b - a for a, b in zip(grown, grown[1:], strict=False))]
     assert quarters[3] <= 1.25 * quarters[1]
