@@ -54,30 +54,40 @@ def python_of(environment: str) -> str:
     return str(python)
 
 
-def measure(names: list[str]) -> dict[str, dict[str, Any]]:
-    """The figures of each, by test."""
+def measure(name: str) -> dict[str, Any]:
+    """The figures of one layer, by test."""
     import servers
 
-    found: dict[str, dict[str, Any]] = {}
-    for name in names:
-        environment, _, place = SUBJECTS[name]
-        with tempfile.TemporaryDirectory() as folder, servers.private("postgres") as server:
-            where = place.format(folder=folder, postgres=server.url, server=server.url.partition("://")[2])
-            command = [python_of(environment), str(HERE / "kit.py"), name, where]
-            done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=3_600)
-        lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith('{"subject"')]
-        if len(lines) < 4:
-            print(done.stderr[-2_000:], file=sys.stderr)
-        found[name] = {line.pop("test"): line for line in lines}
-        print(name, json.dumps(found[name]), flush=True)
-    return found
+    environment, _, place = SUBJECTS[name]
+    with tempfile.TemporaryDirectory() as folder, servers.private("postgres") as server:
+        where = place.format(folder=folder, postgres=server.url, server=server.url.partition("://")[2])
+        command = [python_of(environment), str(HERE / "kit.py"), name, where]
+        done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=3_600)
+    lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith('{"subject"')]
+    if len(lines) < 4:
+        print(done.stderr[-2_000:], file=sys.stderr)
+    return {line.pop("test"): line for line in lines}
+
+
+def write(figures: dict[str, dict[str, Any]]) -> None:
+    """Keep the figures, and put the table between its marks."""
+    date = dt.datetime.now(dt.UTC).date().isoformat()
+    DATA.parent.mkdir(exist_ok=True)
+    DATA.write_text(json.dumps({"date": date, "versions": PINS, "figures": figures}, indent=1) + "\n")
+    before, _, rest = PAGE.read_text("utf-8").partition(BEGIN)
+    after = rest.partition(END)[2]
+    missing = [title for name, (_, title, _) in SUBJECTS.items() if name not in figures]
+    told = f"\n\nNot measured yet: {'; '.join(missing)}." if missing else ""
+    PAGE.write_text(f"{before}{BEGIN}\n\nMeasured {date}.\n\n{table(figures)}{told}\n\n{END}{after}", "utf-8")
 
 
 def table(figures: dict[str, dict[str, Any]]) -> str:
     """The table as Markdown."""
     lines = [
-        "| | one session, 4 × 25 turns: stored / missing / torn / refused | kill -9 × 16: lost of acknowledged "
-        "| 10 ids × 8 senders: stored / missing | 10 hostile values: same / refused / changed or gone |",
+        (
+            "| | one session, 4 × 25 turns: stored / missing / torn / refused | kill -9 × 16: lost of acknowledged "
+            "| 10 ids × 8 senders: stored / missing | 10 hostile values: same / refused / changed or gone |"
+        ),
         "|---|---|---|---|---|",
     ]
     for name, (_, title, _) in SUBJECTS.items():
@@ -125,15 +135,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", help=f"some of {', '.join(SUBJECTS)}")
     names = parser.parse_args().names or list(SUBJECTS)
-    old = json.loads(DATA.read_text()) if DATA.exists() else {"figures": {}}
-    figures = {**old["figures"], **measure(names)}
-    report = {"date": dt.datetime.now(dt.UTC).date().isoformat(), "versions": PINS, "figures": figures}
-    DATA.parent.mkdir(exist_ok=True)
-    DATA.write_text(json.dumps(report, indent=1) + "\n")
-    before, _, rest = PAGE.read_text("utf-8").partition(BEGIN)
-    after = rest.partition(END)[2]
-    shown = f"Measured {report['date']}.\n\n{table(figures)}"
-    PAGE.write_text(f"{before}{BEGIN}\n\n{shown}\n\n{END}{after}", "utf-8")
+    figures = json.loads(DATA.read_text())["figures"] if DATA.exists() else {}
+    for name in names:
+        figures[name] = measure(name)
+        write(figures)  # after each, so that a run that is ended keeps what it had
+        print(name, json.dumps(figures[name]), flush=True)
 
 
 if __name__ == "__main__":
