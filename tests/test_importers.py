@@ -67,11 +67,11 @@ def test_a_file_that_grows_line_by_line_ends_as_if_it_was_imported_once(bring, s
         assert not report.counts["rewritten"]
     session = only(scope, report)
     assert original_of(scope, report) == whole
-    ids = [entry.id for entry in session.history(kinds=("message", "import.line", "import.around"))]
+    ids = [entry.id for entry in messages_of(session)]
     with closing(segue.open("memory:")) as db:
         fresh = import_file(db.scope(), report.path)
         other = only(db.scope(), fresh)
-        assert [e.id for e in other.history(kinds=("message", "import.line", "import.around"))] == ids
+        assert [e.id for e in messages_of(other)] == ids
         assert other.refresh().usage == session.refresh().usage
 
 
@@ -200,6 +200,15 @@ def test_a_compaction_is_a_cut_and_the_history_stays(bring, scope):
     assert [m["content"] for m in session.messages()] == ["summary of it all", "go on"]
     assert len(messages_of(session)) == 4
     assert [m["content"] for m in session.fork().messages()] == ["summary of it all", "go on"]
+
+
+def test_a_file_that_begins_with_a_compaction_is_known_again(bring, scope):
+    boundary = {"type": "system", "subtype": "compact_boundary", "uuid": "s", "parentUuid": None, "sessionId": "x"}
+    values = [boundary, claude_record("user", "c", "s", "the summary", isCompactSummary=True)]
+    assert bring(values).outcome == "imported"
+    for _ in range(3):
+        again = bring(values)
+        assert (again.entries, again.counts["rewritten"]) == (0, 0)
 
 
 def test_a_summary_whose_predecessor_is_missing_stands_alone(bring, scope):

@@ -7,11 +7,12 @@ from typing import BinaryIO, NamedTuple
 
 from segue import codec
 from segue.errors import Invalid
+from segue.importers.packs import PACK, PART, Piece, pieces
 from segue.model import Entry
 from segue.session import Scope, Session
 
-AROUND, LINE, PART, WHOLE = "import.around", "import.line", "import.part", "import.whole"
-_KINDS = ("message", AROUND, LINE, PART)
+WHOLE = "import.whole"
+_KINDS = ("message", PACK, PART)
 
 
 class Left(NamedTuple):
@@ -43,14 +44,14 @@ def export_original(session: Session, out: BinaryIO, *, scope: Scope | None = No
         return _whole(session, last[0].entry.id, out, scope)
     left: list[Left] = []
     state = _state(session)
-    is_first = True
-    for line in _lines(session, left):
-        out.write(line if is_first else b"\n" + line)
-        is_first = False
-    if is_first and "tail" not in state:
+    end: bytes | None = None
+    for line, ends in _lines(session, left):
+        out.write(line if end is None else end + line)
+        end = b"\n" if ends else b""
+    if end is None and "tail" not in state:
         raise Invalid(f"session {session.id!r} was not imported from a file; export its messages", where="session")
-    if state.get("ends", True) and not is_first:
-        out.write(b"\n")
+    if state.get("ends", True) and end is not None:
+        out.write(end)
     tail = state.get("tail")
     for entry in session.history(kinds=("import.tail",)) if tail else ():
         if entry.id == tail and entry.body is not None:
@@ -69,41 +70,46 @@ def _state(session: Session) -> dict[str, object]:
 
 
 def _is_record(entry: Entry) -> bool:
-    return entry.id.startswith(("w.", "m.", "a.", "l.", "p."))
+    return entry.id.startswith(("m.", "k.", "p."))
 
 
-def _lines(session: Session, left: list[Left]) -> Iterator[bytes]:
-    """The records, without their line feeds."""
-    message: Entry | None = None
-    parts: list[bytes] = []
+def _lines(session: Session, left: list[Left]) -> Iterator[tuple[bytes, bool]]:
+    """The records, without their line feeds, and whether they have one."""
+    packs = {_number(entry): entry.seq for entry in session.history(kinds=(PACK,)) if entry.id.startswith("k.")}
+    held: dict[int, list[Entry]] = {}  # messages and parts, by the record that they belong to
     for entry in session.history(kinds=_KINDS):
         if not _is_record(entry):
             continue
-        if entry.body is None:
-            left.append(Left(entry.seq, "hollow", "its content was erased"))
-            message = None if entry.kind == "message" else message
-        elif entry.id.startswith("w."):
-            yield entry.body
-        elif entry.kind == "message":
-            message = entry
-        elif entry.kind == PART:
-            parts.append(entry.body)
-        elif entry.kind == LINE:
-            yield b"".join([*parts, entry.body])
-            parts.clear()
-        else:
-            yield _joined(entry, message)
-    if parts:
-        yield b"".join(parts)
+        number = _number(entry)
+        if entry.kind != PACK:
+            held.setdefault(number, []).append(entry)
+        elif packs[number] == entry.seq:  # else a longer one has taken its place
+            if entry.body is None:
+                left.append(Left(entry.seq, "hollow", "records were erased"))
+                continue
+            for piece in pieces(entry.body):
+                yield _record(piece, held.pop(number, []), left), piece.kind.isupper()
+                number += 1
 
 
-def _joined(around: Entry, message: Entry | None) -> bytes:
-    """The record with its message put back in its place."""
-    assert around.body is not None
-    place, _, rest = around.body.partition(b"\n")
-    at = int(place)
-    inner = b"" if message is None or message.body is None else message.body
-    return rest[:at] + inner + rest[at:]
+def _number(entry: Entry) -> int:
+    return int(entry.id.split(".")[1])
+
+
+def _record(piece: Piece, inner: list[Entry], left: list[Left]) -> bytes:
+    """The record, with its message or its parts put back in their place."""
+    if piece.kind in "Ll":
+        return piece.rest
+    kind = PART if piece.kind in "Pp" else "message"
+    bodies = []
+    for entry in inner:
+        if entry.kind == kind:
+            bodies.append(entry.body or b"")
+            if entry.body is None:
+                left.append(Left(entry.seq, "hollow", "its content was erased"))
+    if kind == PART:
+        return b"".join(bodies)
+    return piece.rest[: piece.at] + b"".join(bodies[:1]) + piece.rest[piece.at :]
 
 
 def whole(session: Session, name: str) -> bytes | None:

@@ -4,9 +4,8 @@ One conversation into one session: what is there already is recognised, what is 
 Entries of an import, in the order of the file:
 
 - ``message``: a message, in its own bytes where the record holds them.
-- ``import.around``: a record without the message that was cut out of it (the entry before): ``<place>\n<bytes>``.
-- ``import.line``: a record that holds no message that could be cut out, whole.
-- ``import.part``: the first parts of a record that is too long to be one entry; ``import.line`` is its end.
+- ``import.pack``: some records, without the messages that were cut out of them; see ``packs``.
+- ``import.part``: parts of a record that is too long for a pack.
 - ``cut``: the tool's own compaction.
 
 And behind them what describes a state of the file, which a later import adds anew: ``retract`` (branches that were
@@ -33,19 +32,20 @@ from segue.model import Draft, Entry, Parent, Usage
 from segue.session import Scope, Session
 
 from .conversation import Conversation, Record, Said
+from .packs import PACK, PART, PIECE_MAX, Pack
 from .report import FileReport, SessionReport
 from .tree import Tree
 
-AROUND, LINE, PART, WHOLE, FILE = "import.around", "import.line", "import.part", "import.whole", "import.file"
+WHOLE, FILE = "import.whole", "import.file"
 
-STREAM = ("message", AROUND, LINE, PART, "cut")
+STREAM = ("message", PACK, PART, "cut")
 """Kinds of the entries that follow the file."""
 
 BATCH_ENTRIES = 900
 BATCH_BYTES = 8 * 1024 * 1024
 PIECE = codec.BODY_MAX_BYTES
 
-_ours = ("m.", "w.", "a.", "l.", "p.", "c.")
+_ours = ("m.", "k.", "p.", "c.")
 _encode = codec.encode
 _ZERO = Usage()
 _ANY = ("running", "idle", "paused", "completed", "archived")
@@ -80,7 +80,7 @@ class Writer:
         self.key = talk.key
         self.open: dict[str, int] = {}  # calls without a result, by the record that made them
         self.last_us = 0
-        self.twin = ""  # of the message that was added last
+        self.pack = Pack()
         self.pending: Future[Any] | None = None
         if self.session is not None:
             self._compare_with(self.session, 0)
@@ -101,16 +101,13 @@ class Writer:
         shapes: list[Shape] = []
         if record.cuts:
             self._cut(record)
-        said = record.said
-        whole = said[0] if len(said) == 1 and said[0].at is not None and record.raw is not None else None
-        for n, one in enumerate(said):
-            is_all = whole is not None and len(one.body) == len(record.raw or b"")
+        for n, one in enumerate(record.said):
             shape = None if self.rules is None else self.rules.shape(one.value)
             if shape is not None:
                 shapes.append(shape)
-            seqs.append(self._message(record, n, one, shape, is_all=is_all))
-        if record.raw is not None and (whole is None or len(whole.body) != len(record.raw)):
-            self._line(record, whole)
+            seqs.append(self._message(record, n, one, shape))
+        if record.raw is not None:
+            self._keep(record, record.raw)
         if self.talk.tree is not None:
             self._branch(self.talk.tree, record, shapes, [seq for seq in seqs if seq])
 
@@ -123,14 +120,13 @@ class Writer:
             results += shape.results + shape.server_results
         tree.add(record.node, record.parent, group=record.group, seqs=seqs, calls=calls, results=results)
 
-    def _message(self, record: Record, n: int, said: Said, shape: Shape | None, *, is_all: bool) -> int:
+    def _message(self, record: Record, n: int, said: Said, shape: Shape | None) -> int:
         if len(said.body) > PIECE:
             self.report.note("too-large", record.number, f"a message of {len(said.body):,} bytes is kept, not shown")
             return 0
         format = record.format or self.talk.format
         digest = codec.digest(said.body)
-        self.twin = digest[:16].hex()
-        id = f"{'w' if is_all else 'm'}.{record.number}.{n}.{self.twin}"
+        id = f"m.{record.number}.{n}.{digest[:16].hex()}"
         refs, usage = self._refs(shape, record.number), None
         if said.usage is not None:
             usage = said.usage
@@ -165,41 +161,50 @@ class Writer:
                 self.report.note("clock-backwards", number)
             self.last_us = max(self.last_us, said.occurred_us)
 
-    def _line(self, record: Record, cut: Said | None) -> None:
-        raw = record.raw or b""
-        usage = record.usage
-        refs = (_usage_ref(record.usage_key),) if record.usage_key and record.usage is not None else ()
-        if cut is not None and cut.at is not None and len(raw) <= PIECE and len(cut.body) <= PIECE:
-            body = b"%d\n%b%b" % (cut.at, raw[: cut.at], raw[cut.at + len(cut.body) :])
-            digest = codec.digest(body)
-            id = f"a.{record.number}.{digest[:16].hex()}{self.twin}"
-            self._add(Draft(AROUND, "raw", "import", body, digest, id, refs, None, usage), record.usage_key)
-            return
-        pieces = [raw[n : n + PIECE] for n in range(0, len(raw), PIECE)] or [b""]
-        if record.is_part:
-            pieces.append(b"")
-        for n, piece in enumerate(pieces[:-1]):
-            self._add(_raw(PART, piece, f"p.{record.number}.{n}"), "")
-        if not record.is_part:
-            last = _raw(LINE, pieces[-1], f"l.{record.number}")
-            self._add(last._replace(refs=refs, usage=usage), record.usage_key)
+    def _keep(self, record: Record, raw: bytes) -> None:
+        """The record's bytes, without the message that is an entry already, into the pack."""
+        said = record.said
+        cut = said[0] if len(said) == 1 and said[0].at is not None and len(said[0].body) <= PIECE else None
+        size = len(raw) - (0 if cut is None else len(cut.body))
+        if size > PIECE_MAX:
+            pieces = [raw[n : n + PIECE] for n in range(0, len(raw), PIECE)]
+            for n, piece in enumerate(pieces):
+                self._add(_raw(PART, piece, f"p.{record.number}.{n}"), "")
+            self.pack.parts(record.number, len(pieces), ends=not record.is_part)
+        elif cut is not None and cut.at is not None:
+            self.pack.around(record.number, raw, cut.at, len(cut.body))
+        else:
+            self.pack.line(record.number, raw, ends=not record.is_part)
+        if self.pack.is_full or record.usage is not None:
+            self._close(record.usage, record.usage_key)
+
+    def _close(self, usage: Usage | None = None, usage_key: str = "") -> None:
+        """The pack is full, or the file ends: its records are an entry."""
+        body, first = self.pack.take()
+        refs = (_usage_ref(usage_key),) if usage_key and usage is not None else ()
+        draft = _raw(PACK, body, f"k.{first}")._replace(refs=refs, usage=usage)
+        self._add(draft, usage_key)
 
     def _cut(self, record: Record) -> None:
-        body = _encode(
-            {"upto": self._next_seq() - 1, "summary": None, "reason": "import", "observations": []}, where="cut"
-        )
-        if self._next_seq() > 1:
+        """All that came before is history now; when nothing did, there is nothing to cut."""
+        prefix = f"c.{record.number}."
+        while self.stored is not None and self.at:
+            following = self._peek()
+            if following is None:
+                self._go_on()
+            elif following.id.startswith(prefix):
+                self._matched(following, "")
+                return
+            elif not self._is_superseded(following, self.pack.body):
+                self._diverge(prefix)
+        upto = 0 if self.stored is not None else self.head + len(self.batch)
+        if upto:
+            body = _encode({"upto": upto, "summary": None, "reason": "import", "observations": []})
             digest = codec.digest(body)
-            id = f"c.{record.number}.{digest[:16].hex()}"
+            id = f"{prefix}{digest[:16].hex()}"
             self._add(Draft("cut", "segue", "import", body, digest, id, ("cut",)), "")
 
     # Known or new
-
-    def _next_seq(self) -> int:
-        if self.stored is not None:
-            following = self._peek()
-            return self.at + 1 if following is None else following.seq
-        return self.head + len(self.batch) + 1
 
     def _compare_with(self, session: Session, after: int) -> None:
         self.session = session
@@ -224,13 +229,9 @@ class Writer:
             if following is None:
                 self._go_on()
             elif following.id == draft.id:
-                self._following = None
-                self.at = following.seq
-                if following.usage is not None and usage_key:
-                    self.told[usage_key] = self.told.get(usage_key, _ZERO) + following.usage
-                return following.seq
-            else:
-                self._diverge(draft)
+                return self._matched(following, usage_key)
+            elif not self._is_superseded(following, draft.body if draft.kind == PACK else self.pack.body):
+                self._diverge(draft.id)
         if usage_key and draft.usage is not None:
             draft = draft._replace(usage=self._more(draft.usage, usage_key))
         self.batch.append(draft)
@@ -242,6 +243,20 @@ class Writer:
         if len(self.batch) >= BATCH_ENTRIES or self.batch_bytes > BATCH_BYTES:
             self._flush()
         return seq
+
+    def _matched(self, entry: Entry, usage_key: str) -> int:
+        self._following = None
+        self.at = entry.seq
+        if entry.usage is not None and usage_key:
+            self.told[usage_key] = self.told.get(usage_key, _ZERO) + entry.usage
+        return entry.seq
+
+    def _is_superseded(self, entry: Entry, body: bytes) -> bool:
+        """Whether it is a pack that ended where the file ended then; a longer one takes its place."""
+        if entry.kind != PACK or entry.body is None or not body.startswith(entry.body):
+            return False
+        self._matched(entry, "")
+        return True
 
     def _go_on(self) -> None:
         """All that is stored was recognised: what follows is new."""
@@ -255,14 +270,15 @@ class Writer:
         later = session.history(after=self.at, kinds=("message", "note", "cut"))
         return any(not entry.id.startswith(_ours) for entry in later)
 
-    def _diverge(self, draft: Draft) -> None:
+    def _diverge(self, id: str) -> None:
         """The file is not the stored one any more: what follows belongs into a fork at the last that they share."""
         assert self.session is not None
-        mark = hashlib.sha256(draft.id.encode()).hexdigest()[:16]
+        mark = hashlib.sha256(id.encode()).hexdigest()[:16]
         self._fork(self.session, mark, f"the file differs from what was imported, behind entry {self.at}")
 
     def _fork(self, session: Session, mark: str, why: str) -> None:
-        self.key = f"{self.talk.key[:200]}~{self.at}.{mark}"
+        name = hashlib.sha256(f"{self.key}~{self.at}.{mark}".encode("utf-8", "replace")).hexdigest()[:24]
+        self.key = f"{self.talk.key[:200]}~{self.at}.{name}"
         self.done.forked_from = session.id
         self.done.key = self.key
         found = self.scope.get_key(self.key)
@@ -339,7 +355,11 @@ class Writer:
     # The end
 
     def _finish(self) -> None:
-        if self.stored is not None and self._peek() is not None and self._why("") != "branch":
+        is_shorter = self._is_shorter()
+        if self.pack.count and not is_shorter:
+            self._close()
+        is_shorter = is_shorter or (self.stored is not None and self._peek() is not None)
+        if is_shorter and self._why("") != "branch":
             self.report.note("shorter", 0, "the file holds less than what was imported; nothing was taken away")
         for call, number in self.open.items():
             self.report.note("call-without-result", number, call[:80])
@@ -349,12 +369,26 @@ class Writer:
         self.stored = None
         if not self.done.records and self.session is None and not self.talk.tail and self.talk.whole is None:
             return
-        self._retract()
+        if not is_shorter:
+            self._retract()
         self._whole()
-        self._state()
+        if not is_shorter:
+            self._state()
         self._flush()
         self._settle()
         self._about()
+
+    def _is_shorter(self) -> bool:
+        """Whether the last records are the beginning of a pack that is stored, so that the file lost its end."""
+        if self.stored is None or not self.pack.count:
+            return False
+        following = self._peek()
+        if following is None or following.kind == PACK:
+            return False
+        assert self.session is not None
+        body, first = self.pack.body, f"k.{self.pack.first}."
+        later = next((e for e in self.session.history(after=self.at, kinds=(PACK,)) if e.id.startswith(first)), None)
+        return later is not None and later.body is not None and later.body.startswith(body)
 
     def _retract(self) -> None:
         tree = self.talk.tree
