@@ -17,7 +17,7 @@ from segue import codec
 from segue.model import Usage
 
 from .conversation import Conversation, Record, Said, made
-from .records import Line, clean, count, parse, when_us
+from .records import Line, clean, count, parse, value_of, when_us
 from .report import FileReport
 from .source import Source
 from .writing import check
@@ -167,7 +167,7 @@ class _Reader:
             self.prompt = _prompt(item)
         mended = self._mended(item, kind, number)
         if mended is item and raw is not None:
-            body = raw if "payload" not in _fields(raw) else bytes(_line.decode(raw).payload)
+            body = raw if "payload" not in _fields(raw) else _payload(raw)
             if check(body, item):
                 yield Said(body, item, raw.find(body), origin, us)
                 return
@@ -300,8 +300,15 @@ def _part(part: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in part.items() if value is not None}
 
 
+def _payload(raw: bytes) -> bytes:
+    try:
+        return bytes(_line.decode(raw).payload)
+    except (msgspec.MsgspecError, ValueError):  # a line that was mended
+        return raw
+
+
 def _fields(raw: bytes) -> Any:
-    value = codec.decode(raw)
+    value = value_of(raw)  # it may be a line that was mended
     return value if isinstance(value, dict) else {}
 
 
