@@ -22,7 +22,7 @@ from segue.model import Usage
 from segue.session import Scope
 
 from .conversation import Conversation, Record, Said
-from .records import Line, clean, count, parse, value_of, when_us
+from .records import Line, clean, count, parse, when_us
 from .report import FileReport
 from .source import Source
 from .tree import Tree
@@ -303,7 +303,7 @@ class _Reader:
         body = bytes(head.message)
         if not body or head.type not in {"user", "assistant", None}:
             return ()
-        message = value_of(body)
+        message = codec.decode(body)
         if not isinstance(message, dict):
             return ()
         whole = self._whole_message(message, head)
