@@ -71,7 +71,8 @@ def parse(raw: bytes) -> Parsed:
 
     Defects: ``broken`` (no value, or more than values), ``glued`` (several values), ``nul`` (NUL bytes around
     or between them), ``encoding`` (bytes that are not UTF-8, shown as U+FFFD), ``surrogate`` (half a character,
-    shown as U+FFFD), ``numbers`` (NaN or Infinity, shown as null).
+    shown as U+FFFD; or NaN, shown as null), ``loose`` (what only lenient readers take: control characters, a mark at
+    the beginning).
     """
     try:
         return Parsed([_decode(raw)], "")
@@ -95,7 +96,7 @@ def _salvage(raw: bytes) -> Parsed:
     cleaned = [clean(value) for value in values]
     if cleaned != values:
         defect = defect or "surrogate"
-    return Parsed(cleaned, defect if is_whole else "broken")
+    return Parsed(cleaned, (defect or "loose") if is_whole else "broken")
 
 
 def _values(text: str) -> tuple[list[Any], bool, bool]:
