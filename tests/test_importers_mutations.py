@@ -88,7 +88,7 @@ def stored(db):
     found = Counter()
     for info in db.scope().iterate(unlisted=True):
         for entry in db.scope().open(info.id).history(kinds=("message",)):
-            found[json.dumps(entry.json()["content"], sort_keys=True)] += 1
+            found[json.dumps(entry.json().get("content"), sort_keys=True)] += 1
     return found
 
 

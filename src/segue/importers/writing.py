@@ -42,7 +42,7 @@ STREAM = ("message", PACK, PART, "cut")
 """Kinds of the entries that follow the file."""
 
 BATCH_ENTRIES = 900
-BATCH_BYTES = 8 * 1024 * 1024
+BATCH_BYTES = 2 * 1024 * 1024
 PIECE = codec.BODY_MAX_BYTES
 
 _ours = ("m.", "k.", "p.", "c.")
@@ -313,6 +313,11 @@ class Writer:
             hits = self.scope.by_ref(_usage_ref(key)) if self._has_others else ()
             self.told[key] = sum((hit.entry.usage for hit in hits if hit.entry.usage is not None), _ZERO)
         before = self.told[key]
+        if usage == before:
+            return None
+        if before == _ZERO:
+            self.told[key] = usage
+            return usage if any(usage) else None
         more = Usage(*(max(0, now - then) for now, then in zip(usage, before, strict=True)))
         self.told[key] = before + more
         return more if any(more) else None
