@@ -57,7 +57,7 @@ def made_line(n):
     ]
     usage = {"input_tokens": 10, "cache_read_input_tokens": 5, "output_tokens": 3, "service_tier": "standard"}
     return {
-        "parentUuid": str(uuid.UUID(int=n)), "isSidechain": False, "userType": "external", "cwd": "/work/app",
+        "parentUuid": str(uuid.UUID(int=n)), "isSidechain": False, "userType": "external", "cwd": "/srv/app",
         "sessionId": KEY["session_id"], "version": "2.1.332", "gitBranch": "main", "type": "assistant",
         "message": {"id": f"msg_{n}", "type": "message", "role": "assistant", "content": blocks, "usage": usage},
         "uuid": str(uuid.UUID(int=n + 1)), "timestamp": "2026-01-01T00:00:00.000Z",

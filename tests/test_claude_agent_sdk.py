@@ -274,7 +274,7 @@ def test_a_session_is_named_by_its_first_prompt_and_by_the_sdks_title(store):
     async def main():
         await store.append(KEY, [{"type": "mode"}, line("1")])
         first = [info.title for info in store.scope.iterate()]
-        await sdk.rename_session_via_store(store, KEY["session_id"], "August sales", directory="/work/app")
+        await sdk.rename_session_via_store(store, KEY["session_id"], "August sales", directory="/srv/app")
         return first, [info.title for info in store.scope.iterate()]
 
     assert run(main()) == (["text of 1"], ["August sales"])
@@ -354,7 +354,7 @@ def test_a_title_set_meanwhile_makes_nobody_late(store, other):
     async def main():
         await conversation(store, "1")
         await store.load(KEY)
-        await sdk.rename_session_via_store(other, KEY["session_id"], "New title", directory="/work/app")
+        await sdk.rename_session_via_store(other, KEY["session_id"], "New title", directory="/srv/app")
         await conversation(store, "2", parent="1")
         return [one.get("uuid") for one in await store.load(KEY) if "parentUuid" in one]
 
@@ -411,7 +411,7 @@ def test_who_has_not_seen_that_a_turn_began_is_late(store, other):
 
 
 def test_who_reads_a_session_while_a_turn_holds_it_is_late(store, other):
-    options = sdk.ClaudeAgentOptions(cwd="/work/app", resume=KEY["session_id"])
+    options = sdk.ClaudeAgentOptions(cwd="/srv/app", resume=KEY["session_id"])
 
     async def main():
         await conversation(store, "1")
@@ -425,7 +425,7 @@ def test_who_reads_a_session_while_a_turn_holds_it_is_late(store, other):
 
 
 def test_what_a_turn_writes_after_its_end_is_kept_in_the_session(store):
-    options = sdk.ClaudeAgentOptions(cwd="/work/app", resume=KEY["session_id"])
+    options = sdk.ClaudeAgentOptions(cwd="/srv/app", resume=KEY["session_id"])
 
     async def main():
         await conversation(store, "1")
@@ -443,10 +443,10 @@ def test_a_turn_never_takes_an_old_session_for_a_new_one(store):
     async def main():
         await conversation(store, "1")
         with pytest.raises(segue.Exists):
-            async with store.turn(sdk.ClaudeAgentOptions(cwd="/work/app", session_id=KEY["session_id"])):
+            async with store.turn(sdk.ClaudeAgentOptions(cwd="/srv/app", session_id=KEY["session_id"])):
                 pass
         with pytest.raises(segue.NotFound):
-            async with store.turn(sdk.ClaudeAgentOptions(cwd="/work/app", resume=str(uuid.uuid4()))):
+            async with store.turn(sdk.ClaudeAgentOptions(cwd="/srv/app", resume=str(uuid.uuid4()))):
                 pass
 
     run(main())
