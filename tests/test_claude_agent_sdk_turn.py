@@ -26,7 +26,7 @@ def store(tmp_path):
 
 
 def options(**more):
-    return sdk.ClaudeAgentOptions(cwd="/work/app", **more)
+    return sdk.ClaudeAgentOptions(cwd="/srv/app", **more)
 
 
 def lease(store, session_id):
@@ -103,7 +103,7 @@ from segue.adapters.claude_agent_sdk import SegueSessionStore
 
 async def main():
     store = SegueSessionStore(sys.argv[1], spool=False)
-    async with store.turn(sdk.ClaudeAgentOptions(cwd="/work/app", resume=sys.argv[2])):
+    async with store.turn(sdk.ClaudeAgentOptions(cwd="/srv/app", resume=sys.argv[2])):
         print("held", flush=True)
         await asyncio.sleep(60)
 
