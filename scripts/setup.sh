@@ -30,4 +30,4 @@ fi
 
 echo "Installing Segue and its tools into $venv (about a minute the first time) ..."
 "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --upgrade "pip>=25.1"
-"$venv/bin/python" -m pip install --quiet --disable-pip-version-check --editable '.[examples,postgres,claude-agent-sdk,langchain,openai-agents]' --group dev
+"$venv/bin/python" -m pip install --quiet --disable-pip-version-check --editable '.[examples,postgres,mysql,redis,mongodb,claude-agent-sdk,langchain,openai-agents]' --group dev

@@ -31,7 +31,8 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from urllib.parse import quote, urlsplit
+from typing import Any
+from urllib.parse import quote, unquote, urlsplit
 
 import pytest
 
@@ -56,7 +57,8 @@ class Recipe:
     prepare: Callable[[Path, Path, int], list[str]]  # (program, folder, port) -> command line
     url: Callable[[int], str]
     is_up: Callable[[int], bool]
-    stop_signal: signal.Signals = signal.SIGQUIT
+    fresh: Callable[[str], contextlib.AbstractContextManager[str]]  # the server's URL -> that of a new database
+    stop_signal: signal.Signals = signal.SIGQUIT  # how to crash it
 
     @property
     def variable(self) -> str:
@@ -114,8 +116,152 @@ def _postgres_is_up(port: int) -> bool:
     return True
 
 
+@contextlib.contextmanager
+def _postgres_database(server: str) -> Iterator[str]:
+    import psycopg
+
+    fresh = f"segue_{secrets.token_hex(6)}"
+    with psycopg.connect(server, autocommit=True) as admin:
+        admin.execute(f"CREATE DATABASE {fresh} ENCODING 'UTF8' TEMPLATE template0")
+    try:
+        yield _at(server, fresh)
+    finally:
+        with psycopg.connect(server, autocommit=True) as admin:
+            admin.execute(f"DROP DATABASE IF EXISTS {fresh} WITH (FORCE)")
+
+
+def _find_mysql() -> Path:
+    for name in ("mariadbd", "mysqld"):
+        if found := shutil.which(name, path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/libexec"):
+            return Path(found)
+    raise Missing("no MariaDB on this machine; run scripts/services.sh, or set SEGUE_TEST_MYSQL_URL")
+
+
+def _prepare_mysql(program: Path, folder: Path, port: int) -> list[str]:
+    data = folder / "data"
+    if not data.exists():
+        install = shutil.which("mariadb-install-db") or shutil.which("mysql_install_db")
+        if install is None:
+            raise Missing("mariadbd without mariadb-install-db; run scripts/services.sh")
+        _run(
+            [
+                install,
+                "--no-defaults",
+                f"--datadir={data}",
+                "--auth-root-authentication-method=normal",
+                "--skip-test-db",
+            ],
+            folder,
+        )
+    return [
+        str(program), "--no-defaults", f"--datadir={data}", f"--port={port}", "--bind-address=127.0.0.1",
+        f"--socket={folder / 'mysql.sock'}", f"--pid-file={folder / 'mysql.pid'}", "--max-connections=200",
+        "--innodb-buffer-pool-size=128M", "--skip-name-resolve", "--skip-log-bin",
+    ]  # fmt: skip
+
+
+def _mysql_url(port: int) -> str:
+    return f"mysql://root@127.0.0.1:{port}/mysql"
+
+
+def _mysql_connect(url: str) -> Any:
+    import pymysql
+
+    parts = urlsplit(url)
+    return pymysql.connect(
+        host=parts.hostname,
+        port=parts.port or 3306,
+        user=unquote(parts.username or "root"),
+        password=unquote(parts.password or ""),
+        autocommit=True,
+        connect_timeout=5,
+    )
+
+
+def _mysql_is_up(port: int) -> bool:
+    import pymysql
+
+    try:
+        _mysql_connect(_mysql_url(port)).close()
+    except pymysql.err.OperationalError:
+        return False
+    return True
+
+
+@contextlib.contextmanager
+def _mysql_database(server: str) -> Iterator[str]:
+    fresh = f"segue_{secrets.token_hex(6)}"
+    with contextlib.closing(_mysql_connect(server)) as admin:
+        admin.cursor().execute(f"CREATE DATABASE {fresh}")
+    try:
+        yield _at(server, fresh)
+    finally:
+        with contextlib.closing(_mysql_connect(server)) as admin:
+            admin.cursor().execute(f"DROP DATABASE IF EXISTS {fresh}")
+
+
+def _find_redis() -> Path:
+    for name in ("redis-server", "valkey-server"):
+        if found := shutil.which(name):
+            return Path(found)
+    raise Missing("no Redis on this machine; run scripts/services.sh, or set SEGUE_TEST_REDIS_URL")
+
+
+def _prepare_redis(program: Path, folder: Path, port: int) -> list[str]:
+    return [
+        str(program), "--port", str(port), "--bind", "127.0.0.1", "--dir", str(folder), "--databases", "512",
+        "--appendonly", "yes", "--appendfsync", "always", "--save", "", "--maxmemory-policy", "noeviction",
+    ]  # fmt: skip
+
+
+def _redis_url(port: int) -> str:
+    return f"redis://127.0.0.1:{port}/0"
+
+
+def _redis_is_up(port: int) -> bool:
+    import redis
+
+    with redis.Redis.from_url(_redis_url(port)) as client:
+        try:
+            client.ping()
+        except (redis.ConnectionError, redis.BusyLoadingError):
+            return False
+    return True
+
+
+@contextlib.contextmanager
+def _redis_database(server: str) -> Iterator[str]:
+    import redis
+
+    with redis.Redis.from_url(server) as admin:
+        for _ in range(600):  # the server's databases are few: wait for a free one
+            number = secrets.randbelow(511) + 1
+            if admin.set(f"segue-tests:{number}", os.getpid(), nx=True):
+                break
+        else:
+            raise RuntimeError("all databases of the tests' Redis are in use")
+        url = _at(server, str(number))
+        try:
+            with redis.Redis.from_url(url) as fresh:
+                fresh.flushdb()
+            yield url
+        finally:
+            with redis.Redis.from_url(url) as fresh:
+                fresh.flushdb()
+            admin.delete(f"segue-tests:{number}")
+
+
+def _at(server: str, database: str) -> str:
+    parts, question, options = server.partition("?")
+    return f"{parts.rpartition('/')[0]}/{database}{question}{options}"
+
+
 RECIPES = {
-    "postgres": Recipe("postgres", _find_postgres, _prepare_postgres, _postgres_url, _postgres_is_up),
+    "postgres": Recipe(
+        "postgres", _find_postgres, _prepare_postgres, _postgres_url, _postgres_is_up, _postgres_database
+    ),
+    "mysql": Recipe("mysql", _find_mysql, _prepare_mysql, _mysql_url, _mysql_is_up, _mysql_database, signal.SIGKILL),
+    "redis": Recipe("redis", _find_redis, _prepare_redis, _redis_url, _redis_is_up, _redis_database, signal.SIGKILL),
 }
 
 
@@ -258,18 +404,8 @@ def shared(name: str) -> str:
 @contextlib.contextmanager
 def database(name: str = "postgres") -> Iterator[str]:
     """The URL of a fresh database on the run's server; it is dropped at the end."""
-    import psycopg
-
-    server = shared(name)
-    fresh = f"segue_{secrets.token_hex(6)}"
-    with psycopg.connect(server, autocommit=True) as admin:
-        admin.execute(f"CREATE DATABASE {fresh} ENCODING 'UTF8' TEMPLATE template0")
-    try:
-        parts, question, options = server.partition("?")
-        yield f"{parts.rpartition('/')[0]}/{fresh}{question}{options}"
-    finally:
-        with psycopg.connect(server, autocommit=True) as admin:
-            admin.execute(f"DROP DATABASE IF EXISTS {fresh} WITH (FORCE)")
+    with RECIPES[name].fresh(shared(name)) as url:
+        yield url
 
 
 def join(name: str) -> str:

@@ -23,8 +23,17 @@ _STORES = {
     "sqlite": ("sqlite", "SQLiteStore", ""),
     "jsonl": ("jsonl", "JsonlStore", ""),
     "postgresql": ("postgres", "PostgresStore", "postgres"),
+    "mysql": ("mysql", "MySQLStore", "mysql"),
+    "redis": ("redis", "RedisStore", "redis"),
+    "mongodb": ("mongodb", "MongoStore", "mongodb"),
 }
-_ALIASES = {"postgres": "postgresql"}
+_ALIASES = {
+    "postgres": "postgresql",
+    "mariadb": "mysql",
+    "rediss": "redis",
+    "redis+cluster": "redis",
+    "mongodb+srv": "mongodb",
+}
 
 
 def open(url: str | Store = "sqlite:///segue.db", **options: Any) -> Database:
@@ -33,7 +42,8 @@ def open(url: str | Store = "sqlite:///segue.db", **options: Any) -> Database:
 
     Args:
         url: ``sqlite:///relative.db``, ``sqlite:////absolute.db``, ``memory:``, ``jsonl:folder``,
-            ``postgresql://user@host/db``; or a store object.
+            ``postgresql://user@host/db``, ``mysql://user@host/db``, ``redis://host/0``,
+            ``mongodb://host/db?replicaSet=rs``; or a store object.
         options: What the store takes besides; see docs/stores.md.
 
     Returns:
