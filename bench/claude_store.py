@@ -24,7 +24,7 @@ from segue.adapters.claude_agent_sdk import SegueSessionStore
 
 LINES = 10_000
 BATCH = 20
-KEY = {"project_key": "-work-app", "session_id": "11111111-1111-4111-8111-111111111111"}
+KEY = {"project_key": "-srv-app", "session_id": "11111111-1111-4111-8111-111111111111"}
 WORDS = [
     "the",
     "sales",

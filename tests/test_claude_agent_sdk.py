@@ -23,7 +23,7 @@ from segue.adapters.claude_agent_sdk import SegueSessionStore
 from segue.adapters.claude_agent_sdk.mirror import FORKED, TURN
 from segue.adapters.claude_agent_sdk.place import Place
 
-KEY = {"project_key": "-work-app", "session_id": "11111111-1111-4111-8111-111111111111"}
+KEY = {"project_key": "-srv-app", "session_id": "11111111-1111-4111-8111-111111111111"}
 SUB = {**KEY, "subpath": "subagents/agent-1"}
 
 

@@ -310,7 +310,7 @@ def test_without_the_setting_no_row_is_visible_and_with_it_those_of_one_scope(gu
     with segue.open(store) as db:
         for user in ("lin", "eve"):
             session = db.scope("acme", user).create(id="s")
-            session.append("hello", refs=("r",))
+            session.append({"role": "user", "content": "hello"}, refs=("r",))
             session.fork(1, id="f")
         with psycopg.connect(guarded) as plain:
             for table in ("sessions", "entries", "refs", "spans", "tickets", "conversations"):

@@ -58,6 +58,10 @@ def conversation(conn: psycopg.Connection, schema: str, session: str) -> tuple:
     return conn.execute(query, (session,)).fetchone()
 
 
+def said(text: str) -> dict[str, str]:
+    return {"role": "user", "content": text}
+
+
 # The view.
 
 
@@ -87,11 +91,11 @@ def test_a_fork_shows_what_it_shares_and_an_erased_session_is_not_shown(
     me: Scope, conn: psycopg.Connection, schema: str
 ) -> None:
     parent = me.create(id="parent")
-    parent.append("one", "two", "three")
-    me.open("parent").fork(2, id="fork").append("four")
+    parent.append(*map(said, ("one", "two", "three")))
+    me.open("parent").fork(2, id="fork").append(said("four"))
     parent.hollow(1)
     parent.erase()
-    assert json.loads(conversation(conn, schema, "fork")[0]) == ["two", "four"]
+    assert json.loads(conversation(conn, schema, "fork")[0]) == [said("two"), said("four")]
     assert conversation(conn, schema, "parent") is None
 
 
@@ -109,12 +113,12 @@ def test_the_view_takes_no_writes(me: Scope, conn: psycopg.Connection, schema: s
 def damaged(me: Scope, conn: psycopg.Connection, schema: str) -> Iterator[psycopg.Connection]:
     """A connection on a schema that holds some sessions, for a test that damages them."""
     parent = me.create(id="parent")
-    parent.append("one", usage=segue.Usage(input=1))
-    parent.append("two", refs=("source:x",))
-    parent.append("three")
-    parent.fork(2, id="fork").append("four")
+    parent.append(said("one"), usage=segue.Usage(input=1))
+    parent.append(said("two"), refs=("source:x",))
+    parent.append(said("three"))
+    parent.fork(2, id="fork").append(said("four"))
     gone = me.create(id="gone")
-    gone.append("a", "b", "c")
+    gone.append(*map(said, "abc"))
     gone.fork(1, id="heir")
     gone.erase()
     conn.execute(f"SET search_path = {schema}")
@@ -171,7 +175,7 @@ def test_a_damaged_body_is_never_given_out_and_the_others_stay_readable(me: Scop
     with pytest.raises(Corrupt) as caught:
         me.open("parent").read()
     assert (caught.value.session, caught.value.seq) == ("parent", 1)
-    assert [entry.json() for entry in me.open("parent").read(after=1)] == ["two", "three"]
+    assert [entry.json() for entry in me.open("parent").read(after=1)] == [said("two"), said("three")]
 
 
 @pytest.mark.parametrize("limit", [5, 1_000])

@@ -2,7 +2,7 @@
 Data of earlier versions, and processes that are killed in the middle of making or migrating a store.
 
 ``python tests/upgrading.py`` writes the data of this version into tests/upgrade; once it was released it is never
-written again.
+written again. A folder of lines tells git to leave its leases out: ``git add --force`` keeps them here.
 """
 
 from __future__ import annotations
