@@ -100,8 +100,12 @@ def _check_usage(usage: object) -> None:
     """Refuse here what a store would stumble over in the middle of everybody's commit."""
     if usage is None:
         return
-    if not isinstance(usage, Usage) or not all(isinstance(count, int) and 0 <= count <= COUNT_MAX for count in usage):
+    if not isinstance(usage, Usage) or not all(map(_is_count, usage)):
         raise Invalid(f"usage must be a segue.Usage of numbers from 0 to {COUNT_MAX:,}, or None", where="usage")
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and 0 <= value <= COUNT_MAX
 
 
 def _body(value: Any, format: str) -> bytes:

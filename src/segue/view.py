@@ -469,6 +469,7 @@ class _Builder:
         certain = 0 if is_all else next((i + 1 for i, unit in enumerate(units) if unit.settles), len(units))
         spec = self.spec
         tokens = sum(self.count(message.body) for message in base.summary) + self.reserved
+        has_before = bool(base.upto) or not is_all
         entries = turns = 0
         start: UnitInfo | None = None
         for index in range(len(units) - 1, -1, -1):
@@ -481,26 +482,39 @@ class _Builder:
             elif spec.last_entries is not None and entries > spec.last_entries:
                 reason = "window"
             if reason == "budget" and start is None:
-                self._too_large(info, base, tokens)
+                self._too_large(info.first, units[-1].last, base, tokens)
             if index < certain:
                 break  # it may hang together with what was not read yet
             if reason and start is not None:
                 return start.first, reason
-            if info.may_start:
+            if info.may_start and self._has_room(unit, base, tokens, is_cut=has_before or index > 0):
                 start = info
             turns += info.starts_turn
             if spec.last_turns is not None and turns >= spec.last_turns and start is info and index:
                 return info.first, "window"
         return (0, "") if is_all else None
 
-    def _too_large(self, info: UnitInfo, base: _Base, tokens: int) -> None:
+    def _has_room(self, unit: Unit, base: _Base, tokens: int, *, is_cut: bool) -> bool:
+        """Does what must stand before the unit, if the view starts there, fit too?"""
+        budget = self.spec.budget_tokens
+        if budget is None or base.summary or not is_cut:
+            return True
+        opening = self._opening(unit.messages[0].value)
+        return tokens + sum(self.count(message.body) for message in opening) <= budget
+
+    def _opening(self, value: Any) -> tuple[Message, ...]:
+        """What stands for all that was left out, where the provider wants something in front of this message."""
+        opening = self.rules.opening(value)
+        return () if opening is None else (Message(codec.encode(opening), opening, (), is_synthetic=True),)
+
+    def _too_large(self, first: int, last: int, base: _Base, tokens: int) -> None:
         with_summary = " with the summary" if base.summary else ""
         raise ViewInvalid(
-            f"the newest messages (entries {info.first} to {info.last}) have about {tokens:,} tokens{with_summary}, "
+            f"the newest messages (entries {first} to {last}) have about {tokens:,} tokens{with_summary}, "
             f"the budget is {self.spec.budget_tokens:,}, and they cannot be parted: raise the budget, "
             "or retract them and append something shorter",
             rule="unit-exceeds-budget",
-            where=f"entries {info.first}..{info.last}",
+            where=f"entries {first}..{last}",
         )
 
     # How it is laid out.
@@ -632,7 +646,10 @@ class _Builder:
         cut, summary = base.cut, base.summary
         if layout.compacted is not None:
             cut, summary = layout.compacted, ()
+        omitted = tuple(sorted([*more, *laid.omitted, *layout.omitted]))
         messages = [*summary, *(message for unit in layout.units for message in unit.messages)]
+        if messages and (base.upto or (omitted and omitted[0].first < min(messages[0].seqs, default=0))):
+            messages = [*self._opening(messages[0].value), *messages]
         values = [message.value for message in messages]
         self.rules.check(values)
         return View(
@@ -643,7 +660,7 @@ class _Builder:
             epoch=self._epoch(cut, first, laid.marks),
             cut=cut,
             head=self.upto,
-            omitted=tuple(sorted([*more, *laid.omitted, *layout.omitted])),
+            omitted=omitted,
             open_calls=layout.open_calls,
             kept_open=layout.kept_open,
             synthetic=tuple(index for index, message in enumerate(messages) if message.is_synthetic),

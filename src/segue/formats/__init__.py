@@ -100,6 +100,9 @@ class FormatRules(Protocol):
     def summary(self, text: str) -> dict[str, Any]:
         """A message that stands for the history."""
 
+    def opening(self, first: Any) -> dict[str, Any] | None:
+        """What must stand before the first message when others were left out before it; None: nothing."""
+
     def intake(self, was_reasoning: Callable[[], bool]) -> Intake:
         """
         What looks at each item of one view before it is laid out.

@@ -17,6 +17,8 @@ What the provider asks for, and what a view does about it:
 - ``cache_control`` belongs to a request, not to history: it is left out, as the provider's own
   client does, else old marks would fill the four places. So are fields that only a response has
   (``id``, ``usage``, ``stop_reason``): a response may be stored whole.
+- Some endpoints refuse messages that begin with the assistant (anthropics/anthropic-sdk-typescript#622).
+  Where a view leaves out what came before, a short message of the user stands for it then.
 - A compaction block stands for all before it, and comes first. One without content is a failed
   compaction: it means nothing and is kept.
 - The provider's own tools answer inside assistant messages, perhaps in a later one. An unfinished
@@ -40,6 +42,9 @@ MESSAGES_MAX = 100_000
 
 CACHE_MARKS_MAX = 4
 """Most ``cache_control`` marks of one request."""
+
+EARLIER = "[Earlier messages of this conversation are not shown.]"
+"""The user's message that stands for all that was left out, where the rest begins with the assistant."""
 
 _THINKING = frozenset({"thinking", "redacted_thinking"})
 _SERVER_CALLS = frozenset({"server_tool_use", "mcp_tool_use"})
@@ -154,6 +159,12 @@ class Anthropic:
     def summary(self, text: str) -> dict[str, Any]:
         """A message that stands for the history; in the user's role, as what it tells is no instruction."""
         return {"role": "user", "content": [{"type": "text", "text": text}]}
+
+    def opening(self, first: Any) -> dict[str, Any] | None:
+        """A user's message, unless there is one already, or a compaction block, which must be first of all."""
+        if first["role"] == "user" or _stands_for_all(first["content"]):
+            return None
+        return {"role": "user", "content": [{"type": "text", "text": EARLIER}]}
 
     def intake(self, was_reasoning: Callable[[], bool]) -> Intake:  # noqa: ARG002
         """What looks at each message of one view before it is laid out: here nothing."""
@@ -279,6 +290,11 @@ def _is_clean_result(block: dict[str, Any]) -> bool:
         type(part) is dict and ("cache_control" in part or (part.get("type") == "text" and _is_blank(part)))
         for part in inner
     )
+
+
+def _stands_for_all(content: Any) -> bool:
+    blocks = content if type(content) is list else []
+    return any(block.get("type") == "compaction" and block.get("content") for block in blocks)
 
 
 def _shape_of_system(value: dict[str, Any], content: list[Any]) -> Shape | None:

@@ -112,6 +112,10 @@ class OpenAIChat:
         """A message that stands for the history; in the user's role, as what it tells is no instruction."""
         return {"role": "user", "content": text}
 
+    def opening(self, first: Any) -> dict[str, Any] | None:  # noqa: ARG002
+        """Nothing: messages may begin with whatever is left."""
+        return None
+
     def intake(self, was_reasoning: Callable[[], bool]) -> Intake:  # noqa: ARG002
         """What looks at each message of one view before it is laid out: here nothing."""
         return Intake()

@@ -181,6 +181,10 @@ class OpenAIResponses:
         """A message that stands for the history; in the user's role, as what it tells is no instruction."""
         return {"type": "message", "role": "user", "content": [{"type": "input_text", "text": text}]}
 
+    def opening(self, first: Any) -> dict[str, Any] | None:  # noqa: ARG002
+        """Nothing: messages may begin with whatever is left."""
+        return None
+
     def intake(self, was_reasoning: Callable[[], bool]) -> Intake:
         """What looks at each item of one view before it is laid out."""
         return _Intake(was_reasoning)

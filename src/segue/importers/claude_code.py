@@ -61,6 +61,7 @@ KNOWN = frozenset(
 
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _MISSING = object()
+_MESSAGE_KEY = b'"message":'
 
 
 class _Line(msgspec.Struct, rename="camel"):
@@ -205,32 +206,33 @@ class _Reader:
 
     def _lines(self) -> Iterator[Record]:
         for line in self.source.lines():
-            yield from self._of_line(line)
+            self.talk.ends = line.ends
+            record = self._of_line(line)
+            if record is not None:
+                yield record
         self._end()
 
-    def _of_line(self, line: Line) -> Iterator[Record]:
+    def _of_line(self, line: Line) -> Record | None:
         raw = line.raw
-        self.talk.ends = line.ends
         if line.is_part:
             self.report.note("too-large", line.number, "a line that is too long to be read")
-            yield Record(line.number, raw, is_part=True)
-            return
+            return Record(line.number, raw, is_part=True)
         try:
             head = _line.decode(raw)
             said = self._said(raw, head, line.number)
         except (msgspec.MsgspecError, ValueError, RecursionError):
-            yield from self._damaged(line)
-            return
-        yield self._record(raw, head, said, line.number)
+            return self._damaged(line)
+        return self._record(raw, head, said, line.number)
 
-    def _damaged(self, line: Line) -> Iterator[Record]:
+    def _damaged(self, line: Line) -> Record | None:
+        """What can be read of a line that is no record; None: it is the torn end of the file."""
         found = parse(line.raw)
         values = [value for value in found.values if isinstance(value, dict)]
         if found.defect == "broken" and not values and not line.ends:
             self.report.note("torn", line.number, "the file ends within a record")
             self.talk.tail = line.raw
             self.talk.ends = True
-            return
+            return None
         if found.defect or (found.values and not values):
             self.report.note(found.defect or "not-a-record", line.number)
         said: list[Said] = []
@@ -241,9 +243,8 @@ class _Reader:
             if isinstance(message, dict) and not head.is_sidechain:
                 said += self._made(message, head)
         if head is None:
-            yield Record(line.number, line.raw)
-        else:
-            yield self._record(line.raw, head, tuple(said), line.number)
+            return Record(line.number, line.raw)
+        return self._record(line.raw, head, tuple(said), line.number)
 
     def _loglines(self, values: list[Any]) -> Iterator[Record]:
         for n, value in enumerate(values, 1):
@@ -308,7 +309,7 @@ class _Reader:
             return ()
         whole = self._whole_message(message, head)
         if whole is message and check(body, message):
-            return (self._with_facts(body, message, raw.find(body), head),)
+            return (self._with_facts(body, message, _place(raw, body), head),)
         if whole is message:
             self.report.note("not-exact", number, "JSON that readers take differently; shown as it was read")
         return tuple(self._made(message, head))
@@ -328,19 +329,17 @@ class _Reader:
         yield self._with_facts(codec.encode(whole), whole, None, head)
 
     def _with_facts(self, body: bytes, message: dict[str, Any], at: int | None, head: _Line) -> Said:
+        us = when_us(head.timestamp)
+        if message.get("role") == "assistant":
+            usage = tokens(message.get("usage"))
+            id = None if usage is None else message.get("id")
+            return Said(body, message, at, "model", us, usage, f"claude:{id}" if id and isinstance(id, str) else "")
         content = message.get("content")
-        is_answer = isinstance(content, list) and any(
-            isinstance(block, dict) and block.get("type") == "tool_result" for block in content
-        )
-        role = message.get("role")
-        origin = "model" if role == "assistant" else "tool" if is_answer else "user" if role == "user" else "system"
-        if not self.prompt and origin == "user" and not head.is_meta and not head.is_compact_summary:
+        if isinstance(content, list) and _has_result(content):
+            return Said(body, message, at, "tool", us)
+        if not self.prompt and not head.is_meta and not head.is_compact_summary:
             self.prompt = _prompt(content)
-        usage = tokens(message.get("usage")) if role == "assistant" else None
-        key = ""
-        if usage is not None and _text(message.get("id")):
-            key = f"claude:{message['id']}"
-        return Said(body, message, at, origin, when_us(head.timestamp), usage, key)
+        return Said(body, message, at, "user", us)
 
     # Sub-agents, titles
 
@@ -382,6 +381,19 @@ def _key(name: str) -> str:
 def _head(value: dict[str, Any]) -> _Line:
     names = zip(_Line.__struct_fields__, _Line.__struct_encode_fields__, strict=True)
     return _Line(**{name: value[key] for name, key in names if key in value and key != "message"})
+
+
+def _has_result(content: list[Any]) -> bool:
+    for block in content:
+        if isinstance(block, dict) and block.get("type") == "tool_result":
+            return True
+    return False
+
+
+def _place(raw: bytes, body: bytes) -> int:
+    """Where the message stands in the record: most often behind the first such key."""
+    at = raw.find(_MESSAGE_KEY) + len(_MESSAGE_KEY)
+    return at if raw.startswith(body, at) else raw.find(body)
 
 
 def _text(value: Any) -> str:

@@ -15,6 +15,9 @@ from .records import Line, lines, mended, objects, parse, value_of
 
 SAMPLE_LINES = 60
 SAMPLE_BYTES = 4 * 1024 * 1024
+READ_BYTES = 1024 * 1024
+"""How much of a file of lines is read at a time, in bytes."""
+
 DOCUMENT_MAX = 512 * 1024 * 1024
 """Largest file that is read as one JSON document, in bytes."""
 
@@ -110,7 +113,7 @@ class Source:
     def lines(self) -> Iterator[Line]:
         """Its lines, with progress told."""
         done = told = 0
-        with self.path.open("rb") as file:
+        with self.path.open("rb", READ_BYTES) as file:
             for line in lines(file):
                 yield line
                 done += len(line.raw) + line.ends

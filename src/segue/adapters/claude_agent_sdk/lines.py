@@ -83,7 +83,7 @@ def encode(entries: Sequence[Mapping[str, Any]], *, is_main: bool = True, spent:
     Raises:
         Invalid: A line is no JSON value.
     """
-    if not all(isinstance(entry, Mapping) for entry in entries):
+    if not all(isinstance(entry, dict) for entry in entries):
         raise Invalid("a transcript line is an object; nothing of the append was stored", where="entries")
     marks = _fold_marks(entries) if is_main else frozenset()
     known: dict[str, bytes] = {}
@@ -117,7 +117,7 @@ def _prompt(entry: Mapping[str, Any]) -> str:
     if entry.get("type") != "user" or entry.get("isMeta") or entry.get("isCompactSummary") or _origin(entry) != "user":
         return ""
     message = entry.get("message")
-    content = message.get("content") if isinstance(message, Mapping) else None
+    content = message.get("content") if isinstance(message, dict) else None
     texts = [content] if isinstance(content, str) else [block.get("text") for block in _blocks(entry)]
     told = " ".join(" ".join(text.split()) for text in texts if isinstance(text, str)).strip()
     return "" if told.startswith(("<", "[Request interrupted")) else told[:200]
@@ -200,8 +200,8 @@ def _origin(entry: Mapping[str, Any]) -> str:
 
 def _blocks(entry: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     message = entry.get("message")
-    content = message.get("content") if isinstance(message, Mapping) else None
-    return [block for block in content if isinstance(block, Mapping)] if isinstance(content, list) else []
+    content = message.get("content") if isinstance(message, dict) else None
+    return [block for block in content if isinstance(block, dict)] if isinstance(content, list) else []
 
 
 def _parsed(stamp: object) -> datetime | None:
@@ -256,7 +256,7 @@ class Spent:
     def add(self, entry: Mapping[str, Any]) -> Usage | None:
         """What the line adds to the totals: what its message told beyond its earlier lines."""
         message = entry.get("message")
-        if entry.get("type") != "assistant" or not isinstance(message, Mapping):
+        if entry.get("type") != "assistant" or not isinstance(message, dict):
             return None
         usage, name = _usage(message.get("usage")), message.get("id")
         if usage is None or not isinstance(name, str):
@@ -272,7 +272,7 @@ class Spent:
 
 
 def _usage(told: object) -> Usage | None:
-    if not isinstance(told, Mapping):
+    if not isinstance(told, dict):
         return None
     long = told.get("cache_creation")
     read, write = _count(told, "cache_read_input_tokens"), _count(told, "cache_creation_input_tokens")
@@ -281,7 +281,7 @@ def _usage(told: object) -> Usage | None:
         output=_count(told, "output_tokens"),
         cache_read=read,
         cache_write=write,
-        cache_write_long=min(write, _count(long, "ephemeral_1h_input_tokens")) if isinstance(long, Mapping) else 0,
+        cache_write_long=min(write, _count(long, "ephemeral_1h_input_tokens")) if isinstance(long, dict) else 0,
     )
 
 
