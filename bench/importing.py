@@ -49,7 +49,7 @@ def record(copy: int, turn: int, role: str, content: object) -> bytes:
         "message": {"role": role, "content": content},
         "uuid": f"{copy}-{turn}-{role}",
         "timestamp": "2026-05-01T09:00:00.000Z",
-        "cwd": "/work",
+        "cwd": "/srv/app",
         "version": "2.1.0",
     }
     return json.dumps(value, separators=(",", ":")).encode() + b"\n"

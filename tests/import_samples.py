@@ -25,7 +25,7 @@ def claude_record(kind, uuid, parent, content, **more):
         "message": {"role": kind, "content": content},
         "uuid": uuid,
         "timestamp": f"2026-05-01T09:00:{len(uuid) % 60:02d}.000Z",
-        "cwd": "/work",
+        "cwd": "/srv/app",
     }
     record["message"].update(more.pop("message", {}))
     return {**record, **more}
@@ -70,7 +70,7 @@ def codex_message(role, text):
 def codex():
     total = {"total_token_usage": {"input_tokens": 10, "output_tokens": 4}}
     values = [
-        {"type": "session_meta", "payload": {"id": "thread-0001", "cwd": "/work"}},
+        {"type": "session_meta", "payload": {"id": "thread-0001", "cwd": "/srv/app"}},
         {"type": "response_item", "payload": codex_message("user", "hi")},
         {
             "type": "response_item",
