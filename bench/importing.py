@@ -9,6 +9,7 @@ Without files it makes a transcript of its own. Several files are put together t
 from __future__ import annotations
 
 import json
+import statistics
 import sys
 import tempfile
 import time
@@ -20,7 +21,7 @@ import segue
 from segue.importers import import_file
 
 COPIES = 4
-RUNS = 3
+RUNS = 7
 
 
 def made(files: list[str], path: Path) -> None:
@@ -86,12 +87,14 @@ def main() -> None:
         path = Path(folder) / "transcript.jsonl"
         made(sys.argv[1:], path)
         size = path.stat().st_size / 1e6
-        for _ in range(RUNS):
-            base, mine = seconds(raw, path), seconds(imported, path)
+        times = [(seconds(raw, path), seconds(imported, path)) for _ in range(RUNS)]
+        for base, mine in times:
             print(
                 f"{size:.0f} MB: parsing and raw inserts {size / base:.0f} MB/s, "
                 f"import {size / mine:.0f} MB/s ({base / mine:.2f}x)"
             )
+        ratio = statistics.median(base / mine for base, mine in times)
+        print(f"median {ratio:.2f}x, {statistics.median(size / mine for _, mine in times):.0f} MB/s")
 
 
 if __name__ == "__main__":

@@ -329,14 +329,16 @@ class _Reader:
         yield self._with_facts(codec.encode(whole), whole, None, head)
 
     def _with_facts(self, body: bytes, message: dict[str, Any], at: int | None, head: _Line) -> Said:
-        us = when_us(head.timestamp)
-        if message.get("role") == "assistant":
+        us, role = when_us(head.timestamp), message.get("role")
+        if role == "assistant":
             usage = tokens(message.get("usage"))
             id = None if usage is None else message.get("id")
             return Said(body, message, at, "model", us, usage, f"claude:{id}" if id and isinstance(id, str) else "")
         content = message.get("content")
         if isinstance(content, list) and _has_result(content):
             return Said(body, message, at, "tool", us)
+        if role != "user":
+            return Said(body, message, at, "system", us)
         if not self.prompt and not head.is_meta and not head.is_compact_summary:
             self.prompt = _prompt(content)
         return Said(body, message, at, "user", us)

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cached_property
 from typing import Any
 
@@ -42,14 +41,13 @@ STREAM = ("message", PACK, PART, "cut")
 """Kinds of the entries that follow the file."""
 
 BATCH_ENTRIES = 900
-BATCH_BYTES = 2 * 1024 * 1024
+BATCH_BYTES = 4 * 1024 * 1024
 PIECE = codec.BODY_MAX_BYTES
 
 _ours = ("m.", "k.", "p.", "c.")
 _encode = codec.encode
 _ZERO = Usage()
 _ANY = ("running", "idle", "paused", "completed", "archived")
-_lane = ThreadPoolExecutor(1, "segue-import")  # one batch is stored while the next one is read
 
 
 class Writer:
@@ -81,7 +79,6 @@ class Writer:
         self.open: dict[str, int] = {}  # calls without a result, by the record that made them
         self.last_us = 0
         self.pack = Pack()
-        self.pending: Future[Any] | None = None
         if self.session is not None:
             self._compare_with(self.session, 0)
 
@@ -103,20 +100,21 @@ class Writer:
             self._cut(record)
         for n, one in enumerate(record.said):
             shape = None if self.rules is None else self.rules.shape(one.value)
-            if shape is not None:
+            if shape is not None and not shape.is_plain:
                 shapes.append(shape)
-            seqs.append(self._message(record, n, one, shape))
+            seq = self._message(record, n, one, shape)
+            if seq:
+                seqs.append(seq)
         if record.raw is not None:
             self._keep(record, record.raw)
         if self.talk.tree is not None:
-            self._branch(self.talk.tree, record, shapes, [seq for seq in seqs if seq])
+            self._branch(self.talk.tree, record, shapes, seqs)
 
     def _branch(self, tree: Tree, record: Record, shapes: list[Shape], seqs: list[int]) -> None:
         calls: tuple[str, ...] = ()
         results: tuple[str, ...] = ()
         for shape in shapes:
-            if shape.calls:
-                calls += tuple(call.id for call in shape.calls)
+            calls += tuple([call.id for call in shape.calls])
             results += shape.results + shape.server_results
         tree.add(record.node, record.parent, group=record.group, seqs=seqs, calls=calls, results=results)
 
@@ -124,18 +122,17 @@ class Writer:
         if len(said.body) > PIECE:
             self.report.note("too-large", record.number, f"a message of {len(said.body):,} bytes is kept, not shown")
             return 0
-        format = record.format or self.talk.format
-        digest = codec.digest(said.body)
+        body, _, _, origin, us, usage, usage_key = said
+        digest = codec.digest(body)
         id = f"m.{record.number}.{n}.{digest[:16].hex()}"
-        refs, usage = self._refs(shape, record.number), None
-        if said.usage is not None:
-            usage = said.usage
-            refs += (_usage_ref(said.usage_key),) if said.usage_key else ()
-        self._clock(said, record.number)
+        refs = self._refs(shape, record.number)
+        if usage_key and usage is not None:
+            refs += (_usage_ref(usage_key),)
+        if us is not None:
+            self._clock(us, record.number)
         self.done.messages += 1
-        return self._add(
-            Draft("message", format, said.origin, said.body, digest, id, refs, said.occurred_us, usage), said.usage_key
-        )
+        format = record.format or self.talk.format
+        return self._add(Draft("message", format, origin, body, digest, id, refs, us, usage), usage_key)
 
     def _refs(self, shape: Shape | None, number: int) -> tuple[str, ...]:
         if self.rules is None:
@@ -143,7 +140,7 @@ class Writer:
         if shape is None:
             self.report.note("not-a-message", number, "kept, but not sent to a model")
             return ()
-        if not (shape.calls or shape.results or shape.server_results or shape.compacts):
+        if shape.is_plain or not (shape.calls or shape.results or shape.server_results or shape.compacts):
             return ()
         for call in shape.calls:
             if call.owner == "client":
@@ -155,11 +152,11 @@ class Writer:
         marks = self.rules.marks if shape.compacts else ()
         return tuple(dict.fromkeys([*map(formats.call_ref, ids), *marks]))
 
-    def _clock(self, said: Said, number: int) -> None:
-        if said.occurred_us is not None:
-            if said.occurred_us < self.last_us:
-                self.report.note("clock-backwards", number)
-            self.last_us = max(self.last_us, said.occurred_us)
+    def _clock(self, us: int, number: int) -> None:
+        if us < self.last_us:
+            self.report.note("clock-backwards", number)
+        else:
+            self.last_us = us
 
     def _keep(self, record: Record, raw: bytes) -> None:
         """The record's bytes, without the message that is an entry already, into the pack."""
@@ -345,17 +342,10 @@ class Writer:
         if self.batch and not self.is_dry:
             if self.session is None:
                 self.session = self._create(self.key)
-            self._settle()
-            self.pending = _lane.submit(self.session.append, *self.batch, expect=self.head)
+            self.session.append(*self.batch, expect=self.head)
         self.head += len(self.batch)
         self.batch = []
         self.batch_bytes = 0
-
-    def _settle(self) -> None:
-        """Wait until all that was handed to the store is stored; its errors are raised here."""
-        if self.pending is not None:
-            pending, self.pending = self.pending, None
-            pending.result()
 
     # The end
 
@@ -380,7 +370,6 @@ class Writer:
         if not is_shorter:
             self._state()
         self._flush()
-        self._settle()
         self._about()
 
     def _is_shorter(self) -> bool:
@@ -448,7 +437,6 @@ class Writer:
         """Entries that describe the file's state: once each."""
         if self.session is not None:
             self._flush()
-            self._settle()
             known = self.session.history(kinds=(drafts[0].kind,))
             ids = {entry.id for entry in known}
             drafts = [draft for draft in drafts if draft.id not in ids]
