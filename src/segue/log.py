@@ -68,8 +68,10 @@ def draft(
                     "append several messages as several arguments",
                     where="body",
                 )
-            refs = (*refs, *rules.refs(message))
-            origin = origin or _origin(rules, message)
+            shape = rules.shape(message)
+            if shape is not None:
+                refs = (*refs, *shape.refs)
+            origin = origin or _origin(shape, message)
     if occurred_at is not None and not isinstance(occurred_at, datetime):
         raise Invalid("occurred_at must be an aware datetime, or None", where="occurred_at")
     _check_usage(usage)
@@ -89,11 +91,14 @@ def draft(
     )
 
 
-def _origin(rules: formats.FormatRules, message: Any) -> str:
+def _origin(shape: formats.Shape | None, message: dict[str, Any]) -> str:
     """Who a message comes from, by its role and what it holds."""
-    if rules.results(message):
+    if shape is None:
+        return "system"
+    if shape.answers:
         return "tool"
-    return {"user": "user", "assistant": "model"}.get(rules.role(message), "system")
+    role = str(message.get("role", "assistant" if shape.side == "model" else ""))
+    return {"user": "user", "assistant": "model"}.get(role, "system")
 
 
 def _check_usage(usage: object) -> None:

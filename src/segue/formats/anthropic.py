@@ -35,7 +35,7 @@ import msgspec
 from segue import codec
 from segue.errors import ViewInvalid
 
-from .parts import INTERRUPTED, Call, Intake, Item, Message, Omission, Owner, Round, Shape, call_ref
+from .parts import INTERRUPTED, Call, Intake, Item, Message, Omission, Owner, Round, Shape
 
 MESSAGES_MAX = 100_000
 """Most messages of one request."""
@@ -105,16 +105,12 @@ class Anthropic:
     def results(self, value: Any) -> tuple[str, ...]:
         """Ids of the calls that it answers."""
         shape = self.shape(value)
-        return () if shape is None else (*shape.results, *shape.server_results)
+        return () if shape is None else shape.answers
 
     def refs(self, value: Any) -> tuple[str, ...]:
         """Refs for the log: ``call:<id>`` for calls and results, ``compaction`` for what stands for all before."""
         shape = self.shape(value)
-        if shape is None:
-            return ()
-        ids = [call.id for call in shape.calls] + [*shape.results, *shape.server_results]
-        refs = [call_ref(call_id) for call_id in ids]
-        return tuple(dict.fromkeys([*refs, "compaction"] if shape.compacts else refs))
+        return () if shape is None else shape.refs
 
     def is_question(self, value: Any) -> bool:
         """True when a person starts a turn with it."""

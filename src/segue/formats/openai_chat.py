@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 from segue import codec
 from segue.errors import ViewInvalid
 
-from .parts import INTERRUPTED, Call, Intake, Item, Message, Omission, Round, Shape, call_ref
+from .parts import INTERRUPTED, Call, Intake, Item, Message, Omission, Round, Shape
 
 _PEOPLE = frozenset({"user", "system", "developer"})
 
@@ -73,10 +73,7 @@ class OpenAIChat:
     def refs(self, value: Any) -> tuple[str, ...]:
         """Refs for the log: ``call:<id>`` for calls and results."""
         shape = self.shape(value)
-        if shape is None:
-            return ()
-        ids = [call.id for call in shape.calls] + list(shape.results)
-        return tuple(dict.fromkeys(call_ref(call_id) for call_id in ids))
+        return () if shape is None else shape.refs
 
     def is_question(self, value: Any) -> bool:
         """True when a person starts a turn with it."""

@@ -26,7 +26,7 @@ from typing import Any, NoReturn
 from segue import codec
 from segue.errors import ViewInvalid
 
-from .parts import INTERRUPTED, LOSES_ID, Call, Intake, Item, Message, Omission, Owner, Round, Shape, call_ref
+from .parts import INTERRUPTED, LOSES_ID, Call, Intake, Item, Message, Omission, Owner, Round, Shape
 
 FAKE_ID = "__fake_id__"
 
@@ -120,15 +120,12 @@ class OpenAIResponses:
     def results(self, value: Any) -> tuple[str, ...]:
         """Ids of the calls that it answers."""
         shape = self.shape(value)
-        return () if shape is None else (*shape.results, *shape.server_results)
+        return () if shape is None else shape.answers
 
     def refs(self, value: Any) -> tuple[str, ...]:
         """Refs for the log: ``call:<id>`` for calls and results."""
         shape = self.shape(value)
-        if shape is None:
-            return ()
-        ids = [call.id for call in shape.calls] + [*shape.results, *shape.server_results]
-        return tuple(dict.fromkeys(call_ref(call_id) for call_id in ids))
+        return () if shape is None else shape.refs
 
     def is_question(self, value: Any) -> bool:
         """True when a person starts a turn with it."""

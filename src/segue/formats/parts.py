@@ -74,6 +74,19 @@ class Shape(NamedTuple):
     is_broken: bool = False
     is_plain: bool = False
 
+    @property
+    def answers(self) -> tuple[str, ...]:
+        """Ids of all calls that it brings the result of."""
+        return self.results + self.server_results
+
+    @property
+    def refs(self) -> tuple[str, ...]:
+        """Refs for the log: ``call:<id>`` for calls and results, ``compaction`` for what stands for all before."""
+        if self.is_plain:
+            return ()
+        refs = [call_ref(call.id) for call in self.calls] + [call_ref(call_id) for call_id in self.answers]
+        return tuple(dict.fromkeys([*refs, "compaction"] if self.compacts else refs))
+
 
 class Omission(NamedTuple):
     """
