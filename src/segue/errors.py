@@ -40,6 +40,14 @@ from typing import Any
 class SegueError(Exception):
     """Base of all errors of Segue; catch a branch of the tree rather than this."""
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # An error crosses to another process as it is, whatever its constructor takes.
+        return _again, (type(self), self.args), self.__dict__
+
+
+def _again(kind: type[SegueError], args: tuple[Any, ...]) -> SegueError:
+    return kind.__new__(kind, *args)
+
 
 class NotDone(SegueError):
     """Nothing was written. Mend the cause and call again."""
