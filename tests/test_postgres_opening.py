@@ -24,7 +24,8 @@ from segue.model import ScopeKey
 from segue.store import Create, Filter
 from segue.stores import _postgres_schema
 from segue.stores._postgres_errors import translate
-from segue.stores._postgres_schema import Step, check_server, steps
+from segue.stores._postgres_schema import check_server, steps
+from segue.stores._steps import Step
 from segue.stores.postgres import PostgresStore, apply, plan
 
 pytestmark = pytest.mark.server

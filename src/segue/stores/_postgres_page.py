@@ -1,19 +1,17 @@
-"""The list of a scope's sessions: the conditions of a filter as SQL, keyset pages, cursors."""
+"""The list of a scope's sessions: the conditions of a filter as SQL, keyset pages."""
 
 from __future__ import annotations
 
-import base64
-import json
 from functools import lru_cache
 from typing import Any, NamedTuple
 
 from psycopg import sql
 
-from segue.errors import Invalid
 from segue.model import ScopeKey
 from segue.store import Filter
 
 from ._postgres_wire import SESSION_COLUMNS
+from ._spans import read_cursor
 
 # Conditions are fixed text; what a caller gives is always a value, never a part of the text.
 
@@ -46,7 +44,8 @@ _SOONEST = _Order("due", "(s.due_us, s.id) > (%s, %s)", "s.due_us, s.id")
 _OLDEST = _Order("archived", "(s.archived_us, s.id) > (%s, %s)", "s.archived_us, s.id")
 
 
-def _order(filter: Filter) -> _Order:
+def order_of(filter: Filter) -> _Order:
+    """How the list that a filter shows is sorted."""
     if filter.due_us is not None:
         return _SOONEST
     return _NEWEST if filter.archived_us is None else _OLDEST
@@ -61,11 +60,11 @@ def page_query(
     Raises:
         Invalid: The cursor is of another list.
     """
-    order = _order(filter)
+    order = order_of(filter)
     conditions, values = _conditions(filter)
     if cursor is not None:
         conditions.append(order.after)
-        values += _read_cursor(cursor, scope, order)
+        values += read_cursor(cursor, scope, order.name)
     return _text(schema, tuple(conditions), order, limit), [shift_us, *scope, *values]
 
 
@@ -112,19 +111,3 @@ def _value(name: str, value: Any) -> Any:
     if name == "status":
         return list(value)
     return value.encode("utf-8", "surrogatepass") if name == "tag" else value
-
-
-def write_cursor(scope: ScopeKey, filter: Filter, place_us: int, session: str) -> str:
-    """A cursor behind the session at that place of the list."""
-    text = json.dumps([*scope, _order(filter).name, place_us, session])
-    return base64.urlsafe_b64encode(text.encode()).decode()
-
-
-def _read_cursor(cursor: str, scope: ScopeKey, order: _Order) -> tuple[int, str]:
-    try:
-        tenant, user, name, us, session = json.loads(base64.urlsafe_b64decode(cursor))
-    except (ValueError, TypeError) as error:
-        raise Invalid("this is no cursor of this store; begin again without one", where="cursor") from error
-    if (tenant, user, name) != (*scope, order.name) or not isinstance(us, int) or not isinstance(session, str):
-        raise Invalid("this cursor belongs to another list; begin again without one", where="cursor")
-    return us, session

@@ -1,15 +1,9 @@
-"""Connections to PostgreSQL: where to, how, and a pool of them for many threads."""
+"""Connections to PostgreSQL: where to, and how."""
 
 from __future__ import annotations
 
 import os
-import select
-import threading
-import time
-import weakref
-from collections import deque
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -17,15 +11,13 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict
 from psycopg.pq import TransactionStatus
 
-from segue.errors import Closed, Invalid, Unavailable
+from segue.errors import Invalid
 
+from . import _pool
 from ._postgres_errors import translate
 from ._postgres_wire import ADAPTERS
 
 Connection: TypeAlias = "psycopg.Connection[tuple[Any, ...]]"
-
-AGE_MAX_SECONDS = 1800.0
-"""A connection is replaced after this time: load balancers and memory of the server like it so."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +44,8 @@ class Target:
         where: Host, port and database, for messages.
         is_direct: Whether the server itself answers, and no pooler between; known after ``probe``.
     """
+
+    engine = "PostgreSQL"
 
     def __init__(self, url: str, limits: Limits, *, connect_seconds: int, pooled: bool | None) -> None:
         self._parameters = _parse(url)
@@ -108,6 +102,17 @@ class Target:
         except psycopg.Error as error:
             raise translate(error, self.where) from error
 
+    def is_usable(self, conn: Connection) -> bool:
+        """Whether a connection that comes back, rolled back if need be, is fit for another."""
+        if conn.pgconn.transaction_status == TransactionStatus.INERROR:
+            with suppress(psycopg.Error):
+                conn.rollback()
+        return conn.pgconn.transaction_status == TransactionStatus.IDLE
+
+    def is_alive(self, conn: Connection) -> bool:
+        """Whether an idle connection has not heard its end, or the server's last words."""
+        return not conn.closed and not _pool.has_news(conn.fileno())
+
 
 _SCHEMES = ("postgresql://", "postgres://")
 
@@ -127,97 +132,4 @@ def _parse(url: str) -> dict[str, Any]:
     return parameters
 
 
-class Pool:
-    """
-    At most ``size`` connections, made when needed, lent to one thread at a time.
-
-    A connection is made by the thread that needs it, so that this thread learns at once why that
-    fails, and works again at once when the server is back. There is no thread to lose in a fork.
-    """
-
-    def __init__(self, target: Target, size: int, *, wait_seconds: float) -> None:
-        self.target = target
-        self.size = size
-        self._wait_seconds = wait_seconds
-        self._idle: deque[tuple[float, Connection]] = deque()
-        self._room = threading.BoundedSemaphore(size)
-        self._inherited: list[Connection] = []
-        self._is_closed = False
-        _pools.add(self)
-
-    @contextmanager
-    def connection(self) -> Iterator[Connection]:
-        """Lend a connection; it comes back, or is dropped when it is not fit for another."""
-        if not self._room.acquire(timeout=self._wait_seconds):
-            raise Unavailable(
-                f"PostgreSQL at {self.target.where}: all {self.size} connections of the pool were busy for "
-                f"{self._wait_seconds:g} s; raise pool_size, or do less at a time"
-            )
-        try:
-            born, conn = self._take()
-            try:
-                yield conn
-            finally:
-                self._give_back(born, conn)
-        finally:
-            self._room.release()
-
-    def drop_idle(self) -> None:
-        """Close what nobody uses: after one connection broke, the others are likely broken too."""
-        while True:
-            try:
-                self._idle.pop()[1].close()
-            except IndexError:
-                return
-
-    def close(self) -> None:
-        """Close what is idle; what is lent is closed when it comes back."""
-        self._is_closed = True
-        self.drop_idle()
-
-    def _take(self) -> tuple[float, Connection]:
-        if self._is_closed:
-            raise Closed("this handle on the store was closed; open another")
-        while True:
-            try:
-                born, conn = self._idle.pop()
-            except IndexError:
-                return time.monotonic(), self.target.connect()
-            if time.monotonic() - born < AGE_MAX_SECONDS and not _has_news(conn):
-                return born, conn
-            conn.close()
-
-    def _give_back(self, born: float, conn: Connection) -> None:
-        if conn.pgconn.transaction_status == TransactionStatus.INERROR:
-            with suppress(psycopg.Error):
-                conn.rollback()
-        if self._is_closed or conn.pgconn.transaction_status != TransactionStatus.IDLE:
-            conn.close()
-        else:
-            self._idle.append((born, conn))
-
-    def begin_in_child(self) -> None:
-        """Start anew after a fork. The parent's connections are kept unused: closing one would end the parent's."""
-        self._inherited += [conn for _, conn in self._idle]
-        self._idle = deque()
-        self._room = threading.BoundedSemaphore(self.size)
-
-
-_pools: weakref.WeakSet[Pool] = weakref.WeakSet()
-
-
-def _begin_in_child() -> None:
-    for pool in _pools:
-        pool.begin_in_child()
-
-
-os.register_at_fork(after_in_child=_begin_in_child)
-
-
-def _has_news(conn: Connection) -> bool:
-    """True when an idle connection has something to read: its end, or the server's last words."""
-    if conn.closed:
-        return True
-    poll = select.poll()
-    poll.register(conn.fileno(), select.POLLIN)
-    return bool(poll.poll(0))
+Pool: TypeAlias = _pool.Pool[Target, Connection]

@@ -1,16 +1,13 @@
-"""The statements that only read, and what a reading must find."""
+"""The statements that only read."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
-
 from psycopg import sql
 
-from segue.errors import Corrupt
-from segue.model import Entry, Hit
+from segue.model import Hit
 
 from ._postgres_wire import ENTRY_COLUMNS, SESSION_COLUMNS, Row, unpack_entry
+from ._spans import lost
 
 QUERIES = {
     "info": "SELECT o.now_us, o.waiting, {session} FROM {schema}.info($1, $2, $3, $4, $5) AS o",
@@ -55,38 +52,9 @@ def query(schema: str, name: str) -> bytes:
     )
 
 
-class Span(NamedTuple):
-    """What a reading asks for."""
-
-    session: str
-    after: int
-    upto: int
-    reverse: bool
-    limit: int
-
-    def first_missing(self, entries: Sequence[Entry], head: int) -> int | None:
-        """The first seq that should be among the entries and is not; all of them are numbered without gaps."""
-        last = min(self.upto, head)
-        count = max(0, min(self.limit, last - self.after))
-        wanted = range(last, last - count, -1) if self.reverse else range(self.after + 1, self.after + 1 + count)
-        for seq, entry in zip(wanted, entries, strict=False):
-            if entry.seq != seq:
-                return seq
-        return wanted[len(entries)] if len(entries) < count else None
-
-
 def hit(row: Row) -> Hit:
     """A row of by_ref_of or by_ref_in; ``Corrupt`` when the entry is missing or damaged."""
     owner, seq = row[:2]
     if row[2] is None:
         raise lost(owner, seq)
     return Hit(owner, unpack_entry(row[2:]).verify(owner))
-
-
-def lost(session: str, seq: int) -> Corrupt:
-    """The error for an entry that should be there and is not."""
-    return Corrupt(
-        f"session {session!r}, entry {seq} is missing; restore it from a backup, or run segue verify to see all damage",
-        session=session,
-        seq=seq,
-    )

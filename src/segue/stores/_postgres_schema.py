@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cache
-from importlib.resources import files
-from typing import NamedTuple
 
 import psycopg
 from psycopg import sql
@@ -18,6 +14,7 @@ from segue.errors import Invalid, TooNew, Unavailable
 
 from ._postgres_errors import judge, translate
 from ._postgres_pool import Connection, Target
+from ._steps import Step, steps_of
 
 SERVER_MIN = 130_000
 """Oldest PostgreSQL that will do, as ``server_version_num``."""
@@ -29,29 +26,12 @@ PATIENCE_SECONDS = 30.0
 """How long a migration is tried again when others are in its way."""
 
 _SCHEMA = re.compile(r"(?!pg_)[a-z_][a-z0-9_]{0,47}")
-_FILE = re.compile(r"(\d{4})_(\w+)\.sql")
 _TABLES = ("sessions", "entries", "spans", "refs", "tickets")
 
 
-class Step(NamedTuple):
-    """One numbered file of SQL."""
-
-    version: int
-    name: str
-    text: str
-
-    @property
-    def digest(self) -> str:
-        """SHA-256 of the file, kept with the record that it was applied."""
-        return hashlib.sha256(self.text.encode()).hexdigest()
-
-
-@cache
 def steps() -> tuple[Step, ...]:
     """All steps that this version of Segue knows, in order."""
-    folder = files(__package__).joinpath("migrations", "postgres")
-    named = [(_FILE.fullmatch(file.name), file) for file in folder.iterdir()]
-    return tuple(sorted(Step(int(name[1]), name[2], file.read_text("utf-8")) for name, file in named if name))
+    return steps_of("postgres")
 
 
 class Schema:

@@ -30,12 +30,14 @@ from . import _postgres_check
 from ._postgres_calls import Calls
 from ._postgres_commit import Committer, enter
 from ._postgres_errors import judge, translate
-from ._postgres_page import page_query, write_cursor
+from ._postgres_page import order_of, page_query
 from ._postgres_pool import Connection, Limits, Pool, Target
-from ._postgres_queries import QUERIES, Span, hit, lost, query
-from ._postgres_schema import Schema, Step, check_server
+from ._postgres_queries import QUERIES, hit, query
+from ._postgres_schema import Schema, check_server
 from ._postgres_watch import Watch, hears
 from ._postgres_wire import Row, unpack_log, unpack_session
+from ._spans import Span, lost, write_cursor
+from ._steps import Step
 
 T = TypeVar("T")
 
@@ -189,7 +191,9 @@ class PostgresStore:
         )
         rows = self._reading(scope, lambda conn: conn.cursor(binary=True).execute(query, values).fetchall())
         shown = tuple(unpack_session(scope, row[3:], now_us=row[0], waiting=row[1]) for row in rows[:limit])
-        more = write_cursor(scope, filter, rows[limit - 1][2], shown[-1].id) if len(rows) > limit else None
+        more = (
+            write_cursor(scope, order_of(filter).name, rows[limit - 1][2], shown[-1].id) if len(rows) > limit else None
+        )
         return Page(shown, more)
 
     def read(
