@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta
-from types import TracebackType
+from types import ModuleType, TracebackType
 from typing import Any, NamedTuple, Self
 
 from .engine import Engine
@@ -59,6 +59,12 @@ def open(url: str | Store = "sqlite:///segue.db", **options: Any) -> Database:
 
 
 def _store(url: str, options: dict[str, Any]) -> Store:
+    module, made, place = find_store(url)
+    return getattr(module, made)(place, **options)  # type: ignore[no-any-return]
+
+
+def find_store(url: str) -> tuple[ModuleType, str, str | None]:
+    """(inner) The module of the URL's store, the name of its class, and the place that it is given."""
     scheme, colon, rest = url.partition(":")
     scheme = _ALIASES.get(scheme, scheme)
     if not colon or scheme not in _STORES:
@@ -67,14 +73,14 @@ def _store(url: str, options: dict[str, Any]) -> Store:
             "such as sqlite:///segue.db",
             where="url",
         )
-    module, name, extra = _STORES[scheme]
+    name, made, extra = _STORES[scheme]
     try:
-        made = getattr(importlib.import_module(f".stores.{module}", __package__), name)
+        module = importlib.import_module(f".stores.{name}", __package__)
     except ModuleNotFoundError as error:
         if not extra or (error.name or "").startswith("segue"):
             raise
-        raise MissingExtra(extra, error.name or module) from None
-    return made(_place(scheme, url, rest), **options)  # type: ignore[no-any-return]
+        raise MissingExtra(extra, error.name or name) from None
+    return module, made, _place(scheme, url, rest)
 
 
 def _place(scheme: str, url: str, rest: str) -> str | None:

@@ -204,6 +204,19 @@ COMMANDS = (
         reads=True,
     ),
     Command(
+        "copy",
+        "Copy sessions from one store to another, of any two kinds.",
+        "All owners' sessions, or with --tenant and --user one owner's: entries with their times, forks that share, "
+        "titles, tags, states, erased content. Digests are compared afterwards. Nothing in the target is overwritten: "
+        "run it again after an interruption, or for what came since; what is there already is only compared. Exit code "
+        "1 when a session differs, was refused or is damaged. It makes the store that is copied into.",
+        moving.copy_arguments,
+        moving.COPY_FIELDS,
+        "segue copy --from sqlite:///segue.db --to postgresql://segue@db.example.com/segue",
+        alone=moving.copy_sessions,
+        makes=True,
+    ),
+    Command(
         "sweep",
         "Archive the sessions whose lifetime ended, and erase those archived for long.",
         "All owners' sessions. Pinned and running ones are left alone. Run it as often as you like.",
@@ -234,6 +247,17 @@ COMMANDS = (
         "segue verify --quiet",
         run=upkeep.verify,
         reads=True,
+    ),
+    Command(
+        "migrate",
+        "Show or apply the migrations that the schema of a store lacks.",
+        "A store that is opened brings its schema up to date by itself. Use this where programs connect as a user who "
+        "may not: run it as the owner. Each migration is one transaction with its record, and waits for no table "
+        "longer than two seconds at a time. Stores without a schema have nothing to do.",
+        upkeep.migrate_arguments,
+        upkeep.MIGRATE_FIELDS,
+        "segue migrate postgresql://owner@db.example.com/segue --plan",
+        alone=upkeep.migrate,
     ),
     Command(
         "doctor",

@@ -46,8 +46,8 @@ Output for people may change with every version. It is coloured only on a termin
 are respected), cut to its width, and neither in a pipe. Control and direction characters in stored text are shown
 as escapes (`\\x1b`, `\\u202e`); stored text never steers the terminal.
 
-A store that is not there is never made, but by `segue import`: every other command says `no store at …` and ends
-with 5.
+A store that is not there is never made, but by `segue import` and as the target of `segue copy`: every other command
+says `no store at …` and ends with 5.
 
 ### A session
 

@@ -1,9 +1,10 @@
-"""The commands that move sessions: import, export, convert."""
+"""The commands that move sessions: import, export, convert, copy."""
 
 from __future__ import annotations
 
 import sys
 from argparse import ArgumentParser, Namespace
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from io import BytesIO
@@ -13,6 +14,7 @@ from typing import Any, BinaryIO
 import segue
 from segue import codec
 from segue.convert import FORMATS
+from segue.copying import Copied, Progress, copy
 from segue.errors import Invalid, Unavailable
 from segue.exporters import (
     Left,
@@ -23,7 +25,9 @@ from segue.exporters import (
     export_original,
 )
 from segue.importers import FileReport, import_paths
+from segue.model import ScopeKey
 
+from . import address
 from .address import Desk, short_id
 from .outcome import DONE, FINDING
 from .screen import Screen
@@ -49,6 +53,27 @@ EXPORT_FIELDS = {
     "bytes": "of the file",
     "left": "what is not in it: entry, reason, detail",
 }
+COPY_FIELDS = {
+    "tenant": "owner",
+    "user": "owner",
+    "id": "the session",
+    "outcome": "copied, continued, unchanged, tombstone (erased in the source and so in the target, but for what forks "
+    "share), differs, refused, damaged or gone (erased in the source meanwhile)",
+    "entries": "that were added",
+    "hollowed": "entries whose content was erased in the target, as it was in the source",
+    "running": "the run that was active in the source, or null",
+    "drift_us": "most microseconds that the time of an entry differs from the source's",
+    "left": "what was not carried over: fence, version, lease, waiting, hollow",
+    "difference": "kind, seq, text; or null",
+    "reason": "why it was refused or is damaged, or empty",
+}
+_LEFT = {
+    "lease": "a run is active or paused in the source, and not in the target",
+    "waiting": "runs wait in the source's queue, and not in the target's",
+    "hollow": "content was erased in the target that is still in the source",
+}
+BAR = 24
+"""Cells of the progress bar."""
 KINDS = ("original", "bundle", "messages", "markdown", "html")
 LEFT_MAX = 10
 """How many things that were left out are told to a person one by one."""
@@ -213,3 +238,93 @@ def _told(scope: segue.Scope, key: str, format: str) -> tuple[dict[str, Any], li
         "left": [one._asdict() for one in left],
     }
     return value, left
+
+
+# copy
+
+
+def copy_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("--from", dest="source", metavar="URL", help="the store to copy (default: that of --store)")
+    parser.add_argument("--to", dest="target", metavar="URL", required=True, help="the store to copy into")
+    parser.add_argument(
+        "--refuse-running",
+        action="store_true",
+        help="leave sessions out on which a run is active, instead of copying what it has appended so far",
+    )
+    parser.add_argument(
+        "--source-attributes",
+        action="store_true",
+        help="where a session of the target has another title, state or the like, take the source's",
+    )
+    parser.add_argument("--quiet", action="store_true", help="show only what differs, is refused or damaged")
+
+
+def copy_sessions(args: Namespace, screen: Screen) -> int:
+    """Copy the sessions of one store into another."""
+    source, target = address.store_url(args.source or args.store), address.store_url(args.target)
+    if source == target:
+        raise Invalid("--from and --to are the same store", where="to")
+    address.must_exist(source)
+    one = ScopeKey(*address.owner(args)) if args.tenant or args.user else None
+
+    def each(copied: Copied) -> None:
+        screen.progress("")
+        screen.emit(_copied_value(copied))
+        if not copied.is_whole or not (args.quiet or copied.outcome == "unchanged"):
+            _tell_copied(copied, screen)
+
+    report = copy(
+        source,
+        target,
+        scope=one,
+        running="refuse" if args.refuse_running else "copy",
+        attributes="source" if args.source_attributes else "keep",
+        each=each,
+        progress=lambda done: screen.progress(_bar(done)),
+    )
+    screen.progress("")
+    told = ", ".join(f"{count:,} {outcome}" for outcome, count in sorted(report.outcomes.items()))
+    screen.line(f"{told or 'no sessions'}; {plural(report.entries, 'entry', 'entries')} copied")
+    left = Counter(_LEFT[name] for copied in report.sessions for name in copied.left if name in _LEFT)
+    for what, count in left.items():
+        screen.line((f"{plural(count, 'session')}: {what}", "dim"))
+    return DONE if report.is_whole else FINDING
+
+
+def _copied_value(copied: Copied) -> dict[str, Any]:
+    differs = copied.difference
+    return {
+        "tenant": copied.scope.tenant,
+        "user": copied.scope.user,
+        "id": copied.session,
+        "outcome": copied.outcome,
+        "entries": copied.entries,
+        "hollowed": copied.hollowed,
+        "running": copied.running or None,
+        "drift_us": copied.drift_us,
+        "left": list(copied.left),
+        "difference": None if differs is None else differs._asdict(),
+        "reason": copied.reason,
+    }
+
+
+def _tell_copied(copied: Copied, screen: Screen) -> None:
+    style = "good" if copied.is_whole else "warn" if copied.outcome == "refused" else "bad"
+    owner = f"{copied.scope.tenant}/{copied.scope.user}"
+    what = plural(copied.entries, "entry", "entries")
+    if copied.running:
+        what += f", up to what run {one_line(copied.running)} had appended"
+    differs = copied.difference
+    if differs is not None:
+        what += f": {differs.text}" + (f" (entry {differs.seq})" if differs.seq is not None else "")
+    what += f": {copied.reason}" if copied.reason else ""
+    screen.line((copied.outcome, style), "  ", (short_id(copied.session), "id"), f"  ({owner})  {one_line(what)}")
+
+
+def _bar(done: Progress) -> str:
+    share = done.entries / done.entries_total if done.entries_total else 1.0
+    full = round(BAR * min(share, 1.0))
+    counts = (
+        f"{done.sessions:,} of {plural(done.sessions_total, 'session')}, {plural(done.entries, 'entry', 'entries')}"
+    )
+    return f"copying {'█' * full}{'░' * (BAR - full)} {100 * min(share, 1.0):.0f} %  {counts}"

@@ -1,4 +1,4 @@
-"""The commands that look after a store: sweep, verify, doctor."""
+"""The commands that look after a store: sweep, verify, migrate, doctor."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from segue.errors import SegueError
+from segue import migrations
+from segue.errors import Invalid, SegueError
 from segue.model import ScopeKey
 
 from . import address
@@ -108,6 +109,57 @@ class _waiting:  # noqa: N801 - reads as a statement
         self._over.set()
         self._thread.join()
         self._screen.progress("")
+
+
+# migrate
+
+
+MIGRATE_FIELDS = {
+    "number": "of the migration; they are applied in this order",
+    "name": "what it is called",
+    "state": "pending or applied",
+    "sql": "what it does",
+}
+
+
+def migrate_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("url", nargs="?", metavar="URL", help="the store (default: that of --store)")
+    which = parser.add_mutually_exclusive_group(required=True)
+    which.add_argument("--plan", action="store_true", help="show the SQL that is pending, and change nothing")
+    which.add_argument("--apply", action="store_true", help="apply it")
+    parser.add_argument("--schema", metavar="NAME", help="the schema's name, where it is not segue (PostgreSQL)")
+    parser.add_argument(
+        "--row-security", action="store_true", help="switch row-level security on, for good (PostgreSQL; with --apply)"
+    )
+    parser.add_argument(
+        "--app-user",
+        metavar="NAME",
+        help="let this user work with the tables, and not change them (PostgreSQL; with --apply)",
+    )
+
+
+def migrate(args: Namespace, screen: Screen) -> int:
+    """Show or apply the migrations that a store's schema lacks."""
+    url = address.store_url(args.url or args.store)
+    address.must_exist(url)
+    options = {name: getattr(args, name) for name in ("schema", "row_security", "app_user") if getattr(args, name)}
+    if args.plan and options.keys() - {"schema"}:
+        raise Invalid("--row-security and --app-user change something: use them with --apply", where="plan")
+    done = migrations.plan(url, **options) if args.plan else migrations.apply(url, **options)
+    state = "pending" if args.plan else "applied"
+    for step in done.steps:
+        screen.emit({"number": step.number, "name": step.name, "state": state, "sql": step.sql})
+        screen.line((f"-- {step.number:04} {step.name}: {state}", "bold"))
+        for line in step.sql.splitlines() if args.plan else ():
+            screen.line(line)
+    if not done.has_schema:
+        screen.line("this store has no schema to migrate: nothing to do")
+    elif args.plan:
+        count = plural(len(done.steps), "migration")
+        screen.line(f"-- {count} pending; segue migrate --apply" if done.steps else "-- up to date: nothing to do")
+    else:
+        screen.line(f"{plural(len(done.steps), 'migration')} applied" if done.steps else "up to date: nothing to do")
+    return DONE
 
 
 # doctor

@@ -13,7 +13,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, TypeVar
@@ -46,6 +46,7 @@ from ._sqlite_check import check
 from ._sqlite_erase import erase, hollow
 from ._sqlite_file import CHECKPOINT_PAGES, File, Patience, explain, explained
 from ._sqlite_lease import release, renew, take
+from ._sqlite_migrate import Migration, migrations
 from ._sqlite_page import page
 from ._sqlite_read import Range, View, clip
 from ._sqlite_rows import Moment
@@ -395,6 +396,35 @@ def _try(work: Work, op: Op) -> Result | NotDone:
         return _DO[type(op)](work, op)
     except NotDone as refusal:
         return refusal
+
+
+def plan(path: str) -> tuple[Migration, ...]:
+    """
+    The migrations that a file still lacks, in order; changes nothing. A file that is not there lacks all.
+
+    Raises:
+        TooNew: A newer Segue wrote it.
+        Invalid: It is another program's database.
+    """
+    place = Path(path)
+    if not place.exists() or (place.is_file() and not place.stat().st_size):
+        return migrations()
+    file = File(place, vfs=None, busy_seconds=BUSY_TIMEOUT.total_seconds(), read_only=True)
+    with closing(file.open(lambda: 0)) as con, explained(place):
+        found = con.pragma("user_version")
+    return tuple(step for step in migrations() if step.no > found)
+
+
+def apply(path: str) -> tuple[Migration, ...]:
+    """
+    Bring a file up to date, all in one transaction with its record; it is made where there is none.
+
+    Returns:
+        The steps that it lacked.
+    """
+    lacked = plan(path)
+    SQLiteStore(path).close()
+    return lacked
 
 
 _stores: weakref.WeakSet[SQLiteStore] = weakref.WeakSet()
