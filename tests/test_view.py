@@ -11,7 +11,7 @@ from segue.errors import Invalid, ViewInvalid
 from segue.formats import INTERRUPTED, WITHDRAWN, rules
 from segue.tokens import estimate_tokens
 from segue.view import View, ViewSpec, build, open_calls, plan_cut
-from view_logs import FORMATS, Log, called, reported, result, said, strict, user
+from view_logs import FORMATS, Log, begins_with_opening, called, check_beginning, reported, result, said, strict, user
 
 each_format = pytest.mark.parametrize("format", FORMATS)
 
@@ -165,7 +165,7 @@ def test_no_window_cuts_a_pair(format, last):
     strict(format, view.messages)
     assert view.messages
     assert {entry.seq for entry in log.entries} == reported(view), "what was left out is said"
-    assert len(view.messages) <= max(last, 2)
+    assert sum(map(bool, view.seqs)) <= max(last, 2)
 
 
 @each_format
@@ -845,8 +845,32 @@ def test_a_budget_keeps_whole_units_from_the_newest_back(format):
         view = log.view(budget_tokens=budget)
         strict(format, view.messages)
         assert view.estimated_tokens <= budget
-        assert view.bodies == whole.bodies[len(whole.bodies) - len(view.bodies) :]
+        shown = view.bodies[begins_with_opening(view) :]
+        assert shown == whole.bodies[len(whole.bodies) - len(shown) :]
         assert {entry.seq for entry in log.entries} == reported(view)
+
+
+def test_a_view_that_leaves_out_its_beginning_never_begins_with_the_assistant():
+    """anthropics/anthropic-sdk-typescript#622: some endpoints refuse that; a long turn is cut in the middle."""
+    log = log_of("anthropic", user("anthropic", "q"))
+    for n in range(9):
+        log.add(called("anthropic", f"c{n}")[0])
+        log.add(result("anthropic", f"c{n}", "word " * 20))
+    for spec in ({"last_entries": 4}, {"budget_tokens": 150}):
+        view = log.view(**spec)
+        check_beginning(view)
+        assert begins_with_opening(view)
+        assert view.messages[0]["role"] == "user"
+    whole = log.view()
+    assert not begins_with_opening(whole)
+    log.cut(plan_cut(whole, whole.spec, 150).upto)
+    cut = log.view()
+    assert begins_with_opening(cut)
+    log.add(said("anthropic", "done"))
+    assert log.view().bodies[: len(cut.bodies)] == cut.bodies
+    log.hollow(1)
+    log.retract(20)
+    check_beginning(log.view())
 
 
 @each_format

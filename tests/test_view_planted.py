@@ -138,6 +138,10 @@ def orphan_results_are_kept(patch):
     patch.setattr(anthropic.Anthropic, "render_other", lambda self, item: Message(item.body, item.value, (item.seq,)))
 
 
+def nothing_stands_for_what_was_left_out(patch):
+    patch.setattr(anthropic.Anthropic, "opening", lambda self, first: None)
+
+
 def empty_texts_are_sent(patch):
     patch.setattr(anthropic, "_is_blank", lambda block: False)
 
@@ -158,6 +162,7 @@ BUGS = [
     cuts_fall_anywhere,
     orphan_results_are_kept,
     empty_texts_are_sent,
+    nothing_stands_for_what_was_left_out,
 ]
 
 

@@ -10,6 +10,7 @@ import msgspec
 from segue import codec
 from segue.errors import ViewInvalid
 from segue.formats import rules
+from segue.formats.anthropic import EARLIER
 from segue.model import Entry, Hit
 from segue.view import View, ViewSpec, build, open_calls, plan_cut
 
@@ -106,6 +107,23 @@ def result(format: str, call_id: str, text: str = "done") -> Any:
     if format == "openai.chat":
         return {"role": "tool", "tool_call_id": call_id, "content": text}
     return {"type": "function_call_output", "call_id": call_id, "output": text}
+
+
+def begins_with_opening(view: View) -> bool:
+    """Does a message that the view made up stand for what was left out before it?"""
+    return bool(view.bodies) and not view.seqs[0] and 0 in view.synthetic and EARLIER.encode() in view.bodies[0]
+
+
+def check_beginning(view: View) -> None:
+    """Where something was left out before it, a view never begins with the assistant."""
+    if view.spec.format != "anthropic" or not view.messages or view.messages[0]["role"] == "user":
+        return
+    content = view.messages[0]["content"]
+    if isinstance(content, list) and content[0]["type"] == "compaction":
+        return
+    first = min(view.seqs[0])
+    assert all(one.first >= first for one in view.omitted), "it begins with the assistant"
+    assert view.cut is None
 
 
 # Strict validators, by the providers' rules alone.
@@ -421,6 +439,7 @@ def check_growth(format: str, ops: list[tuple[str, int, int]]) -> None:
         assert [codec.decode(body) for body in view.bodies] == view.messages
         assert len(view.bodies) == len(view.seqs)
         check_complete(log, view)
+        check_beginning(view)
         check_exact(log, view)
         if settled is not None and settled.epoch == view.epoch:
             assert view.bodies[: len(settled.bodies)] == settled.bodies, "a settled prefix changed within an epoch"
@@ -527,10 +546,11 @@ def check_cuts(log: Log) -> None:
         left = after.view(foreign="omit")
         strict(log.format, left.messages)
         check_complete(after, left)
+        check_beginning(left)
         if log.format != "openai.responses":
             was = view.messages[cut.messages :]
             bare = _without_thinking if log.format == "anthropic" else list
-            assert bare(left.messages) == bare(was)
+            assert bare(left.messages[begins_with_opening(left) :]) == bare(was)
             assert log.format != "anthropic" or b'"thinking"' not in left.json()
         else:  # a repetition of an item from before the cut is none any more, and an id may be taken out
             rest = iter(_without_ids(left.messages))
@@ -564,6 +584,7 @@ def check_windows(log: Log) -> None:
             view = log.view(foreign="omit", **spec)
             strict(log.format, view.messages)
             check_complete(log, view)
+            check_beginning(view)
     for budget in (30, 100, 300):
         try:
             view = log.view(foreign="omit", budget_tokens=budget)
@@ -573,3 +594,4 @@ def check_windows(log: Log) -> None:
         assert view.estimated_tokens <= budget
         strict(log.format, view.messages)
         check_complete(log, view)
+        check_beginning(view)

@@ -17,7 +17,7 @@ import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Literal, NamedTuple, Protocol, get_args
+from typing import Any, Literal, NamedTuple, NoReturn, Protocol, get_args
 
 from . import codec
 from .edits import PINNED, Retracts, pinned, read_cut, read_note
@@ -469,13 +469,15 @@ class _Builder:
         certain = 0 if is_all else next((i + 1 for i, unit in enumerate(units) if unit.settles), len(units))
         spec = self.spec
         tokens = sum(self.count(message.body) for message in base.summary) + self.reserved
-        has_before = bool(base.upto) or not is_all
+        gone = min((one.first for one in (*laid.omitted, *laid.layout.omitted)), default=_NEVER)
+        gone = 0 if base.upto or not is_all else gone
         entries = turns = 0
         start: UnitInfo | None = None
         for index in range(len(units) - 1, -1, -1):
             unit, info = units[index], infos[index]
             tokens += info.tokens
-            entries += unit.entries
+            is_shared = index + 1 < len(units) and unit.last == units[index + 1].first  # one entry, told in several
+            entries += unit.entries - is_shared
             reason = ""
             if spec.budget_tokens is not None and tokens > spec.budget_tokens:
                 reason = "budget"
@@ -487,17 +489,21 @@ class _Builder:
                 break  # it may hang together with what was not read yet
             if reason and start is not None:
                 return start.first, reason
-            if info.may_start and self._has_room(unit, base, tokens, is_cut=has_before or index > 0):
+            if info.may_start and self._has_room(unit, base, tokens, is_first=not index and gone >= unit.first):
                 start = info
             turns += info.starts_turn
             if spec.last_turns is not None and turns >= spec.last_turns and start is info and index:
                 return info.first, "window"
+        if is_all and units and start is not infos[0]:  # all fits, but not with what must stand in front of it
+            if start is None:
+                self._too_large(units[0].first, units[-1].last, base, tokens)
+            return start.first, "budget"
         return (0, "") if is_all else None
 
-    def _has_room(self, unit: Unit, base: _Base, tokens: int, *, is_cut: bool) -> bool:
-        """Does what must stand before the unit, if the view starts there, fit too?"""
+    def _has_room(self, unit: Unit, base: _Base, tokens: int, *, is_first: bool) -> bool:
+        """True when what must stand before the unit, if the view starts there, fits too."""
         budget = self.spec.budget_tokens
-        if budget is None or base.summary or not is_cut:
+        if budget is None or base.summary or is_first:
             return True
         opening = self._opening(unit.messages[0].value)
         return tokens + sum(self.count(message.body) for message in opening) <= budget
@@ -507,7 +513,7 @@ class _Builder:
         opening = self.rules.opening(value)
         return () if opening is None else (Message(codec.encode(opening), opening, (), is_synthetic=True),)
 
-    def _too_large(self, first: int, last: int, base: _Base, tokens: int) -> None:
+    def _too_large(self, first: int, last: int, base: _Base, tokens: int) -> NoReturn:
         with_summary = " with the summary" if base.summary else ""
         raise ViewInvalid(
             f"the newest messages (entries {first} to {last}) have about {tokens:,} tokens{with_summary}, "

@@ -59,7 +59,7 @@ class _Exchange:
 
     def add(self, item: Item, to: list[Item]) -> None:
         to.append(item)
-        self.entries += 1
+        self.entries += item.seq != self.last  # one entry of another format may be told in several items
         self.last = item.seq
 
     @property
@@ -129,7 +129,7 @@ class Layout:
         while exchange.needs_next:  # what the reasoning led to is what is gone
             self._omit(exchange.round.model.pop(), "reasoning-without-item", "what it led to was removed")
             exchange.entries -= 1
-        if not exchange.entries:
+        if not exchange.items():
             self._exchange = None
         elif exchange.is_complete:
             self._close(exchange)
