@@ -18,13 +18,13 @@ from typing import Any
 import msgspec
 
 from segue import codec
-from segue.model import Usage
 from segue.session import Scope
 
 from .conversation import Conversation, Record, Said
-from .records import Line, clean, count, parse, when_us
+from .records import Line, clean, parse, when_us
 from .report import FileReport
 from .source import Source
+from .tokens import of_anthropic
 from .tree import Tree
 from .writing import check
 
@@ -331,9 +331,9 @@ class _Reader:
     def _with_facts(self, body: bytes, message: dict[str, Any], at: int | None, head: _Line) -> Said:
         us, role = when_us(head.timestamp), message.get("role")
         if role == "assistant":
-            usage = tokens(message.get("usage"))
-            id = None if usage is None else message.get("id")
-            return Said(body, message, at, "model", us, usage, f"claude:{id}" if id and isinstance(id, str) else "")
+            usage = of_anthropic(message.get("usage"))
+            id = None if usage is None else _text(message.get("id")) or _text(head.request_id) or _text(head.uuid)
+            return Said(body, message, at, "model", us, usage, f"claude:{id}" if id else "")
         content = message.get("content")
         if isinstance(content, list) and _has_result(content):
             return Said(body, message, at, "tool", us)
@@ -362,17 +362,6 @@ class _Reader:
         self.talk.title = self.titles.get("custom") or self.titles.get("ai") or self.prompt
 
 
-def tokens(told: Any) -> Usage | None:
-    """Tokens as the provider's ``usage`` tells them; None when there is none."""
-    if not isinstance(told, dict):
-        return None
-    read, write = count(told, "cache_read_input_tokens"), count(told, "cache_creation_input_tokens")
-    long = count(told.get("cache_creation"), "ephemeral_1h_input_tokens")
-    return Usage(
-        count(told, "input_tokens") + read + write, count(told, "output_tokens"), read, write, min(write, long), 0
-    )
-
-
 def _key(name: str) -> str:
     key = f"claude-code:{name}"
     if len(key.encode("utf-8", "replace")) <= 150 and key.isprintable():
@@ -386,10 +375,7 @@ def _head(value: dict[str, Any]) -> _Line:
 
 
 def _has_result(content: list[Any]) -> bool:
-    for block in content:
-        if isinstance(block, dict) and block.get("type") == "tool_result":
-            return True
-    return False
+    return any(isinstance(block, dict) and block.get("type") == "tool_result" for block in content)
 
 
 def _place(raw: bytes, body: bytes) -> int:

@@ -94,9 +94,10 @@ class _Reader:
     def __init__(self, source: Source, report: FileReport) -> None:
         self.source = source
         self.report = report
-        meta = next((p for p in map(_meta, source.sample) if p), {})
-        self.id = meta.get("id") if isinstance(meta.get("id"), str) and meta.get("id") else ""
-        self.root = _text(meta.get("forked_from_id")) or self.id
+        metas = [meta for meta in map(_meta, source.sample) if meta]
+        meta = metas[0] if metas else {}
+        self.id = _text(meta.get("id"))
+        self.root = _root(self.id, metas)
         self.total = Usage()
         self.prompt = self.name = ""
         self.calls = 0
@@ -271,6 +272,14 @@ def _meta(value: Any) -> dict[str, Any]:
     if value.get("type") == "session_meta" and isinstance(payload, dict):
         return payload
     return value if "instructions" in value and "id" in value else {}
+
+
+def _root(id: str, metas: list[dict[str, Any]]) -> str:
+    """The first session of a chain of forks: a fork repeats what its parents told of themselves."""
+    parents = {_text(meta.get("id")): _text(meta.get("forked_from_id")) for meta in metas}
+    while parents.get(id):
+        id = parents.pop(id)
+    return id
 
 
 def _parent(meta: dict[str, Any]) -> str:

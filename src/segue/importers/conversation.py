@@ -82,6 +82,8 @@ class Conversation:
         whole: Bytes of its one document, where it is not made of records; kept in one piece. May be set late.
         tail: Bytes behind the last record that are no record (torn); may be set while the records are read.
         ends: Whether the last record ends with a line feed; may be set while the records are read.
+        spent: Tokens that the file tells apart from its records, by what names the model call or the turn; these may
+            grow from import to import, and what is new is added. May be set while the records are read.
         later: Called when all was written, for conversations found inside this one.
     """
 
@@ -96,6 +98,7 @@ class Conversation:
     whole: bytes | None = None
     tail: bytes = b""
     ends: bool = True
+    spent: dict[str, Usage] = field(default_factory=dict)
     later: Callable[[], Iterable[Conversation]] | None = None
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import base64
+import hashlib
+import math
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -10,7 +12,6 @@ from typing import Any
 
 from segue import codec
 
-from .records import clean
 from .source import Source
 
 
@@ -31,7 +32,14 @@ def reading(source: Source) -> Iterator[sqlite3.Connection]:
 
 
 def _text(raw: bytes) -> str:
-    return raw.decode("utf-8", "replace")
+    return raw.decode("utf-8", "surrogateescape")
+
+
+def raw_of(value: Any) -> bytes:
+    """The bytes of a text or a blob as they are in the database; of nothing, none."""
+    if isinstance(value, str):
+        return value.encode("utf-8", "surrogateescape")
+    return bytes(value) if isinstance(value, bytes) else b"" if value is None else str(value).encode()
 
 
 def tables(source: Source) -> dict[str, set[str]]:
@@ -50,11 +58,38 @@ def _columns(connection: sqlite3.Connection, table: str) -> set[str]:
     return {row[0] for row in connection.execute("SELECT name FROM pragma_table_info(?)", (table,))}
 
 
+def key_of(source: Source, tool: str, name: str) -> str:
+    """The key of a conversation that the database names; where no key can be made of the name, of the file's place."""
+    key = f"{tool}:{name}"
+    if name and name.isprintable() and len(raw_of(key)) <= 150:
+        return key
+    return source.key(tool, hashlib.sha256(raw_of(name)).hexdigest()[:32])
+
+
 def row_bytes(table: str, row: sqlite3.Row) -> bytes:
-    """A row as a record: its values exactly, bytes as base64 (``{"base64": …}``)."""
+    """
+    A row as a record: its values exactly.
+
+    Bytes are ``{"base64": …}``, text that is no UTF-8 is ``{"text_base64": …}``, and a number that JSON has not is
+    ``{"real": "inf"}``.
+    """
     values = {key: _value(row[key]) for key in row.keys()}  # noqa: SIM118 - a Row iterates its values
-    return codec.encode(clean({"table": table, "row": values}))
+    return codec.encode({"table": table, "row": values})
 
 
 def _value(value: Any) -> Any:
-    return {"base64": base64.b64encode(value).decode()} if isinstance(value, bytes) else value
+    if isinstance(value, bytes):
+        return {"base64": base64.b64encode(value).decode()}
+    if isinstance(value, str) and not value.isascii():
+        raw = raw_of(value)
+        return value if is_utf8(raw) else {"text_base64": base64.b64encode(raw).decode()}
+    return {"real": repr(value)} if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def is_utf8(raw: bytes) -> bool:
+    """Whether the bytes are well-formed text."""
+    try:
+        raw.decode()
+    except UnicodeDecodeError:
+        return False
+    return True

@@ -46,7 +46,7 @@ def read(source: Source, report: FileReport) -> Iterator[Conversation]:
     session = header.get("sessionId")
     is_name = isinstance(session, str) and 0 < len(session) <= 100 and session.isprintable()
     key = f"{NAME}:{session}" if is_name else source.key(NAME)
-    reader = _Reader(report)
+    reader = _Reader(report, key)
     if isinstance(document, dict) and "messages" in document:
         talk = Conversation(key, NAME, "anthropic", (), whole=source.whole())
         talk.records = reader.of_document(talk, document["messages"])
@@ -57,8 +57,9 @@ def read(source: Source, report: FileReport) -> Iterator[Conversation]:
 
 
 class _Reader:
-    def __init__(self, report: FileReport) -> None:
+    def __init__(self, report: FileReport, key: str) -> None:
         self.report = report
+        self.key = key
         self.seen: dict[str, Any] = {}
 
     def of_document(self, talk: Conversation, messages: list[Any]) -> Iterator[Record]:
@@ -131,20 +132,32 @@ class _Reader:
         usage = tokens(message.get("tokens"))
         if blocks or usage is not None:
             name = message.get("id")
+            is_unique = isinstance(name, str) and len(name) > 8
             yield made(
                 clean({"role": "assistant", "content": blocks}), origin="model", occurred_us=us, usage=usage,
-                usage_key=f"gemini:{name}" if isinstance(name, str) and len(name) > 8 else "",
+                usage_key=f"gemini:{name}" if is_unique else f"{self.key}/{name or number}",
             )  # fmt: skip
         if results:
             yield made(clean({"role": "user", "content": results}), origin="tool", occurred_us=us)
 
 
 def tokens(told: Any) -> Usage | None:
-    """Tokens as the CLI tells them; thoughts are told beside the output, here they are a part of it."""
+    """
+    Tokens as the CLI tells them.
+
+    Thoughts are told beside the output, and what tools gave to the prompt beside the input: here they are parts of it.
+    """
     if not isinstance(told, dict):
         return None
     thoughts = count(told, "thoughts")
-    return Usage(count(told, "input"), count(told, "output") + thoughts, count(told, "cached"), 0, 0, thoughts)
+    return Usage(
+        count(told, "input") + count(told, "tool"),
+        count(told, "output") + thoughts,
+        count(told, "cached"),
+        0,
+        0,
+        thoughts,
+    )
 
 
 def _parts(content: Any) -> list[Any]:

@@ -18,7 +18,7 @@ from segue import codec
 from segue.model import Usage
 
 from .conversation import Conversation, Record, Said, made
-from .database import reading, row_bytes, tables
+from .database import key_of, raw_of, reading, row_bytes, tables
 from .records import clean, count, parse, when_us
 from .report import FileReport
 from .source import Source
@@ -34,6 +34,12 @@ _CHECKPOINT = "SELECT * FROM checkpoints WHERE thread_id = ? AND checkpoint_ns =
 _WRITES = """
     SELECT * FROM writes WHERE thread_id = ? AND checkpoint_ns = ? AND checkpoint_id = ? ORDER BY task_id, idx
 """
+_STRAYS = """
+    SELECT * FROM writes w WHERE NOT EXISTS (
+        SELECT 1 FROM checkpoints c WHERE c.thread_id = w.thread_id AND c.checkpoint_ns = w.checkpoint_ns
+            AND c.checkpoint_id = w.checkpoint_id
+    ) ORDER BY thread_id, checkpoint_ns, checkpoint_id, task_id, idx
+"""
 _ROLES = {"human": "user", "ai": "assistant", "system": "system", "tool": "tool", "HumanMessageChunk": "user",
           "AIMessageChunk": "assistant", "developer": "developer"}  # fmt: skip
 
@@ -48,34 +54,54 @@ def read(source: Source, report: FileReport) -> Iterator[Conversation]:
     has_writes = "writes" in tables(source)
     with reading(source) as connection:
         for thread, ns in connection.execute(_THREADS).fetchall():
-            name = f"{NAME}:{thread}{'/' + ns if ns else ''}"
-            key = name if len(name.encode("utf-8", "replace")) <= 150 and name.isprintable() else source.key(NAME, "")
-            facts = {"thread_id": str(thread)[:200], "checkpoint_ns": str(ns)[:200]}
-            for path in paths(connection.execute(_LINKS, (thread, ns)).fetchall()):
+            key = key_of(source, NAME, f"{thread}/{ns}" if ns else str(thread))
+            facts = {"thread_id": clean(str(thread)[:200]), "checkpoint_ns": clean(str(ns)[:200])}
+            links = connection.execute(_LINKS, (thread, ns)).fetchall()
+            for path in paths(links):
                 talk = Conversation(
-                    key, NAME, "openai.chat", (), metadata=facts, parent=f"{NAME}:{thread}" if ns else None
+                    key,
+                    NAME,
+                    "openai.chat",
+                    (),
+                    metadata=facts,
+                    parent=key_of(source, NAME, str(thread)) if ns else None,
                 )
                 talk.records = _Reader(connection, (thread, ns), talk, report, has_writes=has_writes).records(path)
                 yield talk
+        if has_writes:
+            strays = connection.execute(_STRAYS).fetchall()
+            records = [Record(n, row_bytes("writes", row)) for n, row in enumerate(strays, 1)]
+            if records:
+                report.note(
+                    "stray-writes", 0, f"{len(records)} writes belong to no checkpoint; kept in a hidden session"
+                )
+                yield Conversation(source.key(NAME, "writes"), NAME, "segue", records, metadata={"frame": True})
 
 
 def paths(links: list[Any]) -> list[list[str]]:
-    """Paths from a root to each leaf, longest first, then by the leaf's id."""
+    """
+    Paths from a root to each leaf, longest first, then by the leaf's id.
+
+    Checkpoints in a circle have neither: what no other path holds is a path from its newest one.
+    """
     parents = {row[0]: row[1] for row in links}
     inner = {parent for parent in parents.values() if parent}
-    found = []
-    for leaf in parents:
-        if leaf in inner:
-            continue
-        path: list[str] = []
-        at: str | None = leaf
-        walked: set[str] = set()
-        while at is not None and at in parents and at not in walked:
-            walked.add(at)
-            path.append(at)
-            at = parents[at]
-        found.append(path[::-1])
+    found = [_path(parents, leaf) for leaf in parents if leaf not in inner]
+    held = {name for path in found for name in path}
+    for name in sorted(parents.keys() - held, reverse=True):
+        if name not in held:
+            found.append(_path(parents, name))
+            held.update(found[-1])
     return sorted(found, key=lambda path: (-len(path), path[-1]))
+
+
+def _path(parents: dict[str, Any], leaf: str) -> list[str]:
+    path: dict[str, None] = {}
+    at: str | None = leaf
+    while at is not None and at in parents and at not in path:
+        path[at] = None
+        at = parents[at]
+    return list(path)[::-1]
 
 
 class _Reader:
@@ -133,9 +159,10 @@ class _Reader:
         if role == "user" and not self.talk.title and isinstance(value["content"], str):
             self.talk.title = " ".join(value["content"].split())[:200]
         usage = _usage(message.get("usage_metadata"))
+        call = name if message.get("id") else f"{self.talk.key}/{name}"
         origin = {"user": "user", "assistant": "model", "tool": "tool"}.get(role, "system")
         yield made(
-            clean(value), origin=origin, occurred_us=us, usage=usage, usage_key=f"langgraph:{name}" if usage else ""
+            clean(value), origin=origin, occurred_us=us, usage=usage, usage_key=f"langgraph:{call}" if usage else ""
         )
 
 
@@ -145,7 +172,7 @@ def decoded(kind: Any, blob: Any) -> Any:
         if kind == "msgpack":
             return msgspec.msgpack.decode(blob, ext_hook=_extension, strict=False)
         if kind == "json":
-            found = parse(bytes(blob) if isinstance(blob, bytes) else str(blob).encode()).values
+            found = parse(raw_of(blob)).values
             return found[0] if found else None
     except (msgspec.MsgspecError, ValueError, RecursionError, TypeError):
         return None

@@ -1,7 +1,8 @@
 """
 simonw/llm: ``logs.db``, with conversations and responses, or (newer) with threads, turns and messages.
 
-The messages are told in the form of OpenAI chat. Rows are kept exactly; a conversation's attachments stay there.
+The messages are told in the form of OpenAI chat. Rows are kept exactly: those of a conversation with it, all others
+(attachments, fragments, tools, turns that no thread leads to) in hidden sessions, one a table.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from segue import codec
 from segue.model import Usage
 
 from .conversation import Conversation, Record, Said, made
-from .database import reading, row_bytes, tables
+from .database import key_of, raw_of, reading, row_bytes, tables
 from .records import clean, count, parse, when_us
 from .report import FileReport
 from .source import Source
@@ -34,6 +35,24 @@ _CHAIN = """
 """
 _PARTS = "SELECT * FROM parts WHERE message_hash = ? ORDER BY position, id"
 _RESPONSES = "SELECT * FROM responses WHERE conversation_id IS ? ORDER BY datetime_utc, id"
+_HOMELESS = """
+    SELECT DISTINCT conversation_id AS id, NULL AS name FROM responses
+    WHERE conversation_id IS NULL OR conversation_id NOT IN (SELECT id FROM conversations) ORDER BY 1
+"""
+_OTHERS = (
+    "attachments", "conversations", "fragment_aliases", "fragments", "messages", "part_attachments", "part_fragments",
+    "parts", "prompt_attachments", "prompt_fragments", "schemas", "system_fragments", "threads", "tool_calls",
+    "tool_instances", "tool_instantiations", "tool_responses", "tool_results", "tool_results_attachments", "tools",
+    "turn_fragments", "turn_tools", "turns",
+)  # fmt: skip
+"""Tables whose rows are kept; what is made from them for searching is not."""
+
+_ROWS = {table: f"SELECT * FROM {table} ORDER BY rowid" for table in _OTHERS}  # noqa: S608 - names of our own
+_OF_RESPONSE = {
+    "tool_calls": "SELECT * FROM tool_calls WHERE response_id = ? ORDER BY id",
+    "tool_results": "SELECT * FROM tool_results WHERE response_id = ? ORDER BY id",
+}
+_NAMES = {"messages": "hash", "parts": "id", "turns": "id"}
 
 
 def recognises(source: Source) -> bool:
@@ -43,43 +62,110 @@ def recognises(source: Source) -> bool:
 
 
 def read(source: Source, report: FileReport) -> Iterator[Conversation]:
-    """The conversations of the file."""
+    """The conversations of the file, then the rows that belong to none."""
     known = tables(source)
     with reading(source) as connection:
+        reader = _Reader(connection, known, report)
         if {"threads", "turns", "messages", "parts"} <= known.keys():
             for row in connection.execute("SELECT * FROM threads ORDER BY datetime_utc, id").fetchall():
-                yield _conversation(row, _of_thread(connection, row, report))
-        for row in connection.execute("SELECT * FROM conversations ORDER BY id").fetchall():
-            yield _conversation(row, _of_responses(connection, row["id"], report))
+                yield _conversation(source, row, reader.of_thread(row))
+        rows = connection.execute("SELECT * FROM conversations ORDER BY id").fetchall()
+        for row in [*rows, *connection.execute(_HOMELESS).fetchall()]:
+            yield _conversation(source, row, reader.of_responses(row["id"]))
+        for table in _OTHERS:
+            records = reader.others(table) if table in known else []
+            if records:
+                yield Conversation(source.key(NAME, table), NAME, "segue", records, metadata={"frame": True})
 
 
-def _conversation(row: sqlite3.Row, records: Iterator[Record]) -> Conversation:
-    title = str(row["name"] or "")[:500]
-    return Conversation(f"{NAME}:{str(row['id'])[:100]}", NAME, "openai.chat", records, title=title)
+def _conversation(source: Source, row: sqlite3.Row, records: Iterator[Record]) -> Conversation:
+    title = clean(str(row["name"] or ""))[:500]
+    return Conversation(key_of(source, NAME, str(row["id"] or "")), NAME, "openai.chat", records, title=title)
 
 
-def _of_thread(connection: sqlite3.Connection, thread: sqlite3.Row, report: FileReport) -> Iterator[Record]:
-    turns = {row["tip_message_hash"]: row for row in connection.execute(_TURN, (thread["id"],))}
-    seen: set[str] = set()
-    number = 0
-    for message in connection.execute(_CHAIN, (thread["tip_message_hash"],)).fetchall():
-        number += 1
-        parts = connection.execute(_PARTS, (message["hash"],)).fetchall()
-        turn = turns.get(message["hash"])
-        seen.add(message["hash"])
-        said = tuple(_said(message, parts, turn, report, number))
-        yield Record(number, row_bytes("messages", message), said)
-        for part in parts:
+class _Reader:
+    def __init__(self, connection: sqlite3.Connection, known: dict[str, set[str]], report: FileReport) -> None:
+        self.connection = connection
+        self.known = known
+        self.report = report
+        self.held: dict[str, set[Any]] = {table: set() for table in _NAMES}  # rows that a conversation holds
+
+    def of_thread(self, thread: sqlite3.Row) -> Iterator[Record]:
+        turns = {row["tip_message_hash"]: row for row in self.connection.execute(_TURN, (thread["id"],))}
+        number = 0
+        for message in self.connection.execute(_CHAIN, (thread["tip_message_hash"],)).fetchall():
             number += 1
-            yield Record(number, row_bytes("parts", part))
-        if turn is not None:
-            number += 1
-            yield Record(number, row_bytes("turns", turn))
-    for tip, turn in turns.items():
-        if tip not in seen:
-            number += 1
-            report.note("left-out", number, f"turn {turn['id']} is not on the thread's path; its row is kept")
-            yield Record(number, row_bytes("turns", turn))
+            parts = self.connection.execute(_PARTS, (message["hash"],)).fetchall()
+            turn = turns.get(message["hash"])
+            said = tuple(_said(message, parts, turn, self.report, number))
+            yield Record(number, row_bytes("messages", message), said)
+            self.held["messages"].add(message["hash"])
+            for part in parts:
+                number += 1
+                yield Record(number, row_bytes("parts", part))
+                self.held["parts"].add(part["id"])
+            if turn is not None:
+                number += 1
+                is_told = any(one.usage is not None for one in said)
+                yield Record(number, row_bytes("turns", turn), **({} if is_told else _spent(turn)))
+                self.held["turns"].add(turn["id"])
+
+    def of_responses(self, conversation: str | None) -> Iterator[Record]:
+        """The older tables: a row is a question with its answer."""
+        system = None
+        rows = self.connection.execute(_RESPONSES, (conversation,)).fetchall()
+        for number, row in enumerate(rows, 1):
+            said = list(self._asked(row, is_new=bool(row["system"]) and row["system"] != system))
+            system = row["system"] or system
+            calls = [_old_call(call) for call in self._of_response("tool_calls", row["id"])]
+            spent = _spent(row) if "input_tokens" in row.keys() else {}  # noqa: SIM118 - a Row iterates its values
+            if row["response"] or calls:
+                value = {"role": "assistant", "content": row["response"] or None}
+                value |= {"tool_calls": calls} if calls else {}
+                us = when_us(row["datetime_utc"])
+                said.append(made(clean(value), origin="model", occurred_us=us, **spent))
+                spent = {}
+            if not said:
+                self.report.note("left-out", number, "a response without text")
+            yield Record(number, row_bytes("responses", row), tuple(said), **spent)
+
+    def _asked(self, row: sqlite3.Row, *, is_new: bool) -> Iterator[Said]:
+        us = when_us(row["datetime_utc"])
+        if is_new:
+            yield made(clean({"role": "system", "content": row["system"]}), origin="system", occurred_us=us)
+        for result in self._of_response("tool_results", row["id"]):
+            value = {
+                "role": "tool",
+                "tool_call_id": str(result["tool_call_id"] or ""),
+                "content": result["output"] or "",
+            }
+            yield made(clean(value), origin="tool", occurred_us=us)
+        if row["prompt"]:
+            yield made(clean({"role": "user", "content": row["prompt"]}), origin="user", occurred_us=us)
+
+    def _of_response(self, table: str, response: str) -> list[sqlite3.Row]:
+        if not {"response_id", "tool_call_id"} <= self.known.get(table, set()):
+            return []
+        return [row for row in self.connection.execute(_OF_RESPONSE[table], (response,)) if row["tool_call_id"]]
+
+    def others(self, table: str) -> list[Record]:
+        """The rows of a table that no conversation holds."""
+        name, held = _NAMES.get(table), self.held.get(table, set())
+        rows = [row for row in self.connection.execute(_ROWS[table]) if name is None or row[name] not in held]
+        told = [_spent(row) if table == "turns" else {} for row in rows]
+        return [
+            Record(n, row_bytes(table, row), **more) for n, (row, more) in enumerate(zip(rows, told, strict=True), 1)
+        ]
+
+
+def _spent(row: sqlite3.Row) -> dict[str, Any]:
+    usage = _usage(row)
+    return {} if usage is None else {"usage": usage, "usage_key": f"llm:{row['id']}"}
+
+
+def _old_call(row: sqlite3.Row) -> dict[str, Any]:
+    function = {"name": str(row["name"] or "tool"), "arguments": str(row["arguments"] or "{}")}
+    return {"id": str(row["tool_call_id"]), "type": "function", "function": function}
 
 
 def _said(
@@ -104,13 +190,11 @@ def _said(
     if calls:
         value["tool_calls"] = calls
     origin = {"user": "user", "assistant": "model"}.get(role, "system")
-    usage = None if turn is None else _usage(turn)
-    key = f"llm:{turn['id']}" if turn is not None else ""
-    yield made(clean(value), origin=origin, occurred_us=us, usage=usage, usage_key=key if usage else "")
+    yield made(clean(value), origin=origin, occurred_us=us, **({} if turn is None else _spent(turn)))
 
 
 def _payload(part: sqlite3.Row) -> dict[str, Any]:
-    found = parse(str(part["payload"] or "{}").encode()).values
+    found = parse(raw_of(part["payload"]) or b"{}").values
     return found[0] if found and isinstance(found[0], dict) else {}
 
 
@@ -126,30 +210,8 @@ def _usage(row: sqlite3.Row) -> Usage | None:
     given, said = row["input_tokens"], row["output_tokens"]
     if given is None and said is None:
         return None
-    found = parse(str(row["token_details"] or "{}").encode()).values
+    found = parse(raw_of(row["token_details"]) or b"{}").values
     details = found[0] if found and isinstance(found[0], dict) else {}
     cached = count(details.get("prompt_tokens_details", details.get("input_tokens_details")), "cached_tokens")
-    return Usage(given or 0, said or 0, cached)
-
-
-def _of_responses(connection: sqlite3.Connection, conversation: str, report: FileReport) -> Iterator[Record]:
-    """The older tables: a row is a question with its answer."""
-    system = None
-    for number, row in enumerate(connection.execute(_RESPONSES, (conversation,)).fetchall(), 1):
-        us = when_us(row["datetime_utc"])
-        said = []
-        if row["system"] and row["system"] != system:
-            system = row["system"]
-            said.append(made(clean({"role": "system", "content": system}), origin="system", occurred_us=us))
-        if row["prompt"]:
-            said.append(made(clean({"role": "user", "content": row["prompt"]}), origin="user", occurred_us=us))
-        if row["response"]:
-            columns = row.keys()
-            usage = _usage(row) if "input_tokens" in columns else None
-            said.append(
-                made(clean({"role": "assistant", "content": row["response"]}), origin="model", occurred_us=us,
-                     usage=usage, usage_key=f"llm:{row['id']}" if usage else "")
-            )  # fmt: skip
-        if not said:
-            report.note("left-out", number, "a response without text")
-        yield Record(number, row_bytes("responses", row), tuple(said))
+    thought = details.get("completion_tokens_details", details.get("output_tokens_details"))
+    return Usage(given or 0, said or 0, cached, 0, 0, count(thought, "reasoning_tokens"))

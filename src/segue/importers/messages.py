@@ -17,9 +17,10 @@ from segue.session import Scope
 
 from .conversation import Conversation, Record, Said, made
 from .frame import Frame, talks_of
-from .records import Parsed, clean, count, parse, when_us
+from .records import Parsed, clean, parse, when_us
 from .report import FileReport
 from .source import Source
+from .tokens import of_anthropic, of_chat, of_responses
 from .writing import Writer, check
 
 NAME = "messages"
@@ -224,8 +225,28 @@ def _conversation(key: str, value: Any, body: bytes, report: FileReport) -> Conv
         key, NAME, format_of(found), (), whole=body, title=title[:500] if isinstance(title, str) else ""
     )
     outer = value.get("updated_at") if isinstance(value, dict) else None
-    talk.records = _records(found, talk, report, when_us(outer))
+    given = value.get("response") if isinstance(value, dict) else None
+    answer = _answer(given) if isinstance(given, dict) else []
+    if answer:
+        usage, name = _usage(given)
+        if usage is not None:
+            talk.spent[name or f"{key}/response"] = usage
+    talk.records = _records([*found, *answer], talk, report, when_us(outer))
     return talk
+
+
+def _answer(response: dict[str, Any]) -> list[Any]:
+    """What the model answered, in a log of one exchange: a request's messages with the provider's response."""
+    choices = response.get("choices")
+    if isinstance(choices, list) and choices and isinstance(choices[0], dict):
+        message = choices[0].get("message")
+        if not isinstance(message, dict):
+            return []
+        return [{name: one for name, one in message.items() if one is not None or name == "content"}]
+    if response.get("role") == "assistant" and isinstance(response.get("content"), list):
+        return [{"role": "assistant", "content": response["content"]}]
+    output = response.get("output")
+    return output if isinstance(output, list) else []
 
 
 def _records(found: list[Any], talk: Conversation, report: FileReport, last_us: int | None) -> Iterator[Record]:
@@ -349,11 +370,17 @@ def _first_text(value: dict[str, Any]) -> str:
     return " ".join(" ".join(texts).split())[:200]
 
 
-def _usage(value: dict[str, Any]) -> tuple[Usage | None, str]:
-    """Tokens, where a whole response was kept as a message."""
-    told = value.get("usage")
-    if not isinstance(told, dict) or "output_tokens" not in told:
+def _usage(value: Any) -> tuple[Usage | None, str]:
+    """Tokens, where a whole response was kept as a message; and what names the response."""
+    told = value.get("usage") if isinstance(value, dict) else None
+    if not isinstance(told, dict):
         return None, ""
-    read, write = count(told, "cache_read_input_tokens"), count(told, "cache_creation_input_tokens")
-    usage = Usage(count(told, "input_tokens") + read + write, count(told, "output_tokens"), read, write)
-    return usage, f"claude:{value['id']}" if isinstance(value.get("id"), str) and value["id"] else ""
+    id = value.get("id")
+    name = id if isinstance(id, str) and id else ""
+    if "prompt_tokens" in told or "completion_tokens" in told:
+        return of_chat(told), f"openai:{name}" if name else ""
+    if "output_tokens" not in told:
+        return None, ""
+    if "input_tokens_details" in told or "output_tokens_details" in told:
+        return of_responses(told), f"openai:{name}" if name else ""
+    return of_anthropic(told), f"claude:{name}" if name else ""

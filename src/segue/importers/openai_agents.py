@@ -13,10 +13,11 @@ from typing import Any
 from segue.model import Usage
 
 from .conversation import Conversation, Record, Said, made
-from .database import reading, tables
-from .records import clean, count, parse, when_us
+from .database import key_of, raw_of, reading, tables
+from .records import clean, parse, when_us
 from .report import FileReport
 from .source import Source
+from .tokens import of_responses
 from .writing import check
 
 NAME = "openai-agents"
@@ -34,8 +35,9 @@ _BRANCHES = """
     GROUP BY branch_id ORDER BY branch_id <> 'main', min(id)
 """
 _USAGE = """
-    SELECT user_turn_number, input_tokens, output_tokens, input_tokens_details, output_tokens_details
-    FROM turn_usage WHERE session_id = ? AND branch_id = ? ORDER BY user_turn_number
+    SELECT u.user_turn_number, u.input_tokens, u.output_tokens, u.input_tokens_details, u.output_tokens_details,
+        s.created_at FROM turn_usage u LEFT JOIN agent_sessions s ON s.session_id = u.session_id
+    WHERE u.session_id = ? AND u.branch_id = ? ORDER BY u.user_turn_number
 """
 
 
@@ -62,24 +64,22 @@ def read(source: Source, report: FileReport) -> Iterator[Conversation]:
             for branch in branches:
                 query, args = (_BRANCH, (id, branch)) if "message_structure" in known else (_MESSAGES, (id,))
                 rows = connection.execute(query, args)
-                talk = Conversation(_key(source, id), NAME, "openai.responses", (), metadata={"session": id[:200]})
+                talk = Conversation(
+                    key_of(source, NAME, id), NAME, "openai.responses", (), metadata={"session": clean(id[:200])}
+                )
                 talk.records = _records(rows, talk, report)
                 if branch != "main":
-                    talk.metadata["branch"] = branch[:200]
+                    talk.metadata["branch"] = clean(branch[:200])
                 if "turn_usage" in known:
-                    spent = list(connection.execute(_USAGE, (id, branch)))
-                    talk.records = _with_usage(talk.records, spent, f"{talk.key}/{branch}")
+                    for row in connection.execute(_USAGE, (id, branch)).fetchall():
+                        name = f"{talk.key}/{branch}/{row['user_turn_number']}/{row['created_at']}"
+                        talk.spent[name] = talk.spent.get(name, Usage()) + _usage(row)
                 yield talk
-
-
-def _key(source: Source, id: str) -> str:
-    return f"{NAME}:{id}" if 0 < len(id) <= 100 and id.isprintable() else source.key(NAME, "")
 
 
 def _records(rows: Any, talk: Conversation, report: FileReport) -> Iterator[Record]:
     for number, row in enumerate(rows, 1):
-        raw = row["message_data"]
-        raw = raw.encode() if isinstance(raw, str) else bytes(raw or b"")
+        raw = raw_of(row["message_data"])
         found = parse(raw)
         if found.defect or len(found.values) != 1 or not isinstance(found.values[0], dict):
             report.note(found.defect or "not-a-record", number, f"row {row['id']}")
@@ -96,28 +96,11 @@ def _records(rows: Any, talk: Conversation, report: FileReport) -> Iterator[Reco
         yield Record(number, raw, (said,))
 
 
-def _with_usage(records: Any, spent: list[Any], key: str) -> Iterator[Record]:
-    """The tokens of the turns, told with the records that begin them."""
-    turn = 0
-    by_turn = {row["user_turn_number"]: row for row in spent}
-    for record in records:
-        is_question = bool(record.said) and record.said[0].origin == "user"
-        turn += is_question
-        row = by_turn.get(turn) if is_question else None
-        if row is None:
-            yield record
-            continue
-        said = record.said[0]._replace(usage=_usage(row), usage_key=f"{key}/{turn}")
-        yield record._replace(said=(said, *record.said[1:]))
-
-
 def _usage(row: Any) -> Usage:
-    details = [parse((row[name] or "{}").encode()).values for name in ("input_tokens_details", "output_tokens_details")]
-    given, said = (found[0] if found else {} for found in details)
-    return Usage(
-        row["input_tokens"] or 0, row["output_tokens"] or 0, count(given, "cached_tokens"),
-        count(given, "cache_write_tokens"), 0, count(said, "reasoning_tokens"),
-    )  # fmt: skip
+    told = dict(zip(row.keys(), row, strict=True))
+    for name in ("input_tokens_details", "output_tokens_details"):
+        told[name] = next(iter(parse(raw_of(told[name])).values), None)
+    return of_responses(told)
 
 
 def _state(source: Source, report: FileReport) -> Conversation:
@@ -125,7 +108,27 @@ def _state(source: Source, report: FileReport) -> Conversation:
     talk = Conversation(source.key(NAME), NAME, "openai.responses", (), whole=source.whole())
     talk.title = f"run state {document.get('$schemaVersion')}"[:200]
     talk.records = _state_records(document, report)
+    talk.spent = _state_usage(document, talk.key)
     return talk
+
+
+def _state_usage(document: dict[str, Any], key: str) -> dict[str, Usage]:
+    """
+    Tokens of the run so far: those of each response by its id, so that a later state of the run counts what is new,
+    and the rest of the total.
+    """
+    context = document.get("context")
+    told = context.get("usage") if isinstance(context, dict) else None
+    total = of_responses(told) if isinstance(told, dict) else Usage()
+    spent: dict[str, Usage] = {}
+    responses = document.get("model_responses")
+    for response in responses if isinstance(responses, list) else []:
+        id = response.get("response_id") if isinstance(response, dict) else None
+        if isinstance(id, str) and id and isinstance(response.get("usage"), dict):
+            spent[f"openai:{id}"] = of_responses(response["usage"])
+    known = sum(spent.values(), Usage())
+    spent[f"{key}/rest"] = Usage(*(max(0, a - b) for a, b in zip(total, known, strict=True)))
+    return spent
 
 
 def _state_records(document: dict[str, Any], report: FileReport) -> Iterator[Record]:
@@ -136,16 +139,11 @@ def _state_records(document: dict[str, Any], report: FileReport) -> Iterator[Rec
     for item in generated if isinstance(generated, list) else []:
         raw = item.get("raw_item") if isinstance(item, dict) else None
         items.append(raw if isinstance(raw, dict) else item)
-    context = document.get("context")
-    told = context.get("usage") if isinstance(context, dict) else None
-    usage = None
-    if isinstance(told, dict) and (count(told, "input_tokens") or count(told, "output_tokens")):
-        usage = Usage(count(told, "input_tokens"), count(told, "output_tokens"))
     for number, item in enumerate(items, 1):
         if not isinstance(item, dict):
             report.note("not-a-record", number)
             continue
-        yield Record(number, None, (made(clean(item), origin=origin_of(item), usage=usage if number == 1 else None),))
+        yield Record(number, None, (made(clean(item), origin=origin_of(item)),))
 
 
 def origin_of(item: dict[str, Any]) -> str:

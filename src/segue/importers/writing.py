@@ -9,7 +9,8 @@ Entries of an import, in the order of the file:
 - ``cut``: the tool's own compaction.
 
 And behind them what describes a state of the file, which a later import adds anew: ``retract`` (branches that were
-given up), ``import.whole`` (the document, where it is not made of records), ``import.file`` (how the file ends).
+given up), ``import.usage`` (tokens that are told apart from the records), ``import.whole`` (the document, where it is
+not made of records), ``import.file`` (how the file ends).
 
 Ids are made of place and content, so the same record has the same id in every import. The first record that differs
 from what is stored makes a fork there; a session that was continued in Segue is continued in a fork, too.
@@ -35,7 +36,7 @@ from .packs import PACK, PART, PIECE_MAX, Pack
 from .report import FileReport, SessionReport
 from .tree import Tree
 
-WHOLE, FILE = "import.whole", "import.file"
+WHOLE, FILE, SPENT = "import.whole", "import.file", "import.usage"
 
 STREAM = ("message", PACK, PART, "cut")
 """Kinds of the entries that follow the file."""
@@ -307,17 +308,21 @@ class Writer:
     def _more(self, usage: Usage, key: str) -> Usage | None:
         """What the record tells beyond what was counted for its model call, here or in another session."""
         if key not in self.told:
-            hits = self.scope.by_ref(_usage_ref(key)) if self._has_others else ()
-            self.told[key] = sum((hit.entry.usage for hit in hits if hit.entry.usage is not None), _ZERO)
+            self.told[key] = self._counted(key) if self._has_others else _ZERO
         before = self.told[key]
         if usage == before:
             return None
         if before == _ZERO:
             self.told[key] = usage
             return usage if any(usage) else None
-        more = Usage(*(max(0, now - then) for now, then in zip(usage, before, strict=True)))
+        more = _beyond(usage, before)
         self.told[key] = before + more
         return more if any(more) else None
+
+    def _counted(self, key: str) -> Usage:
+        """What the scope's sessions hold of a model call."""
+        hits = self.scope.by_ref(_usage_ref(key))
+        return sum((hit.entry.usage for hit in hits if hit.entry.usage is not None), _ZERO)
 
     # The store
 
@@ -366,6 +371,7 @@ class Writer:
             return
         if not is_shorter:
             self._retract()
+        self._spent()
         self._whole()
         if not is_shorter:
             self._state()
@@ -404,6 +410,23 @@ class Writer:
             return
         back = [] if now <= set(wanted) else ours
         self._tail("retract", {"seqs": sorted({*(set(wanted) - (set() if back else now)), *back})}, "r", ("retract",))
+
+    def _spent(self) -> None:
+        """Tokens that are told apart from the records: what is more than was counted by now."""
+        for key, usage in self.talk.spent.items():
+            before = self._counted(key)
+            more = usage if before == _ZERO else _beyond(usage, before)
+            if any(more):
+                body = _encode({"of": key, "usage": (before + more)._asdict()})
+                digest = codec.digest(body)
+                ref = _usage_ref(key)
+                self.batch.append(
+                    Draft(SPENT, "segue", "import", body, digest, f"u.{digest[:20].hex()}", (ref,), None, more)
+                )
+                self.done.entries += 1
+                self.done.usage += more
+                if len(self.batch) >= BATCH_ENTRIES:
+                    self._flush()
 
     def _whole(self) -> None:
         whole = self.talk.whole
@@ -456,6 +479,10 @@ class Writer:
                 self.done.title = session.rename(title).title
             except NotDone as error:
                 self.report.note("title", 0, str(error)[:200])
+
+
+def _beyond(usage: Usage, before: Usage) -> Usage:
+    return Usage(*(max(0, now - then) for now, then in zip(usage, before, strict=True)))
 
 
 def _usage_ref(key: str) -> str:
