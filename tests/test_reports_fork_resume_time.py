@@ -266,6 +266,52 @@ def test_below_half_an_hour_nothing_is_said_and_each_note_is_absolute_and_said_o
     assert again == [note.body for note in notes]  # not rendered anew
 
 
+def test_who_wants_the_time_in_every_turn_has_it_with_the_zone_at_the_tail(db, me):
+    """hermes-agent 95884: agents lose track of time; a time in the system prompt, refreshed, is another prefix"""
+    session = me.create()
+    always = segue.ResumePolicy(gap_quiet=timedelta())
+    told, before = [], b"["
+    for minutes in (5, 11, 180):
+        with session.run() as run:
+            run.append(QUESTION, ANSWER)
+        pass_time(db, timedelta(minutes=minutes))
+        now = db.now().astimezone(segue.phrases.zone("America/New_York"))
+        with me.resume(session, policy=always, time_zone="America/New_York").run() as run:
+            told.append(session.read(kinds=("note",))[-1].json()["text"])
+            assert f"{now:%a %Y-%m-%d %H:%M} {now:%z}"[:-2] in told[-1] and "(America/New_York)" in told[-1]
+            assert run.view().json().startswith(before)
+            before = run.view().json()[:-1]
+    assert "5 min since the last activity" in told[0] and "3 h since the last activity" in told[2]
+    assert len(set(told)) == 3
+
+
+def test_what_was_answered_from_an_old_result_is_told_to_be_read_again(db, me):
+    """mozilla-ai/clawbolt 1404: no time on what was said, so a weeks-old result answered a question of now"""
+    session = me.create()
+    read = reads("crm:order-{id}", max_age=timedelta(minutes=10))(order)
+    with session.run() as run, using(run):
+        result = read(id=7)
+        run.append(QUESTION, ANSWER)
+    when = session.read(kinds=("observation",))[0].created_at
+    assert result == f"open\n[observed {when:%Y-%m-%dT%H:%MZ} · crm:order-7]"  # absolute, and written once
+    pass_time(db, timedelta(days=21))
+    with me.resume(session, time_zone="Asia/Shanghai").run() as run, using(run):
+        (note,) = session.read(kinds=("note",))
+        text = note.json()["text"]
+        local = when.astimezone(segue.phrases.zone("Asia/Shanghai"))
+        assert f"Too old: crm:order-7, read {local:%Y-%m-%d %H:%M} +08:00, 21 d ago" in text
+        assert 'read it again with order({"id":7})' in text
+        read(id=7)
+        run.append(QUESTION, ANSWER)
+    stored = note.body
+    assert me.resume(session).briefing.counts == {"current": 1}
+    assert session.read(kinds=("note",))[0].body == stored
+
+
+def order(id):
+    return "open"
+
+
 # The world changed
 
 
