@@ -192,3 +192,69 @@ def original_of(scope, report):
 
 def messages_of(session):
     return [entry for entry in session.history(kinds=("message",))]
+
+
+def llm_database(path):
+    """A database of llm with rows of both kinds: a thread, a turn that no thread leads to, a call without text."""
+    con = sqlite3.connect(path)
+    con.executescript(
+        """
+        CREATE TABLE _llm_migrations (name TEXT);
+        CREATE TABLE conversations (id TEXT, name TEXT, model TEXT);
+        CREATE TABLE responses (id TEXT, prompt TEXT, system TEXT, response TEXT, conversation_id TEXT,
+            datetime_utc TEXT, input_tokens INTEGER, output_tokens INTEGER, token_details TEXT);
+        CREATE TABLE tool_calls (id INTEGER PRIMARY KEY, response_id TEXT, name TEXT, arguments TEXT,
+            tool_call_id TEXT);
+        CREATE TABLE tool_results (id INTEGER PRIMARY KEY, response_id TEXT, output TEXT, tool_call_id TEXT);
+        CREATE TABLE attachments (id TEXT, content BLOB);
+        CREATE TABLE threads (id TEXT, name TEXT, tip_message_hash TEXT, datetime_utc TEXT);
+        CREATE TABLE turns (id TEXT, thread_id TEXT, tip_message_hash TEXT, datetime_utc TEXT,
+            input_tokens INTEGER, output_tokens INTEGER, token_details TEXT);
+        CREATE TABLE messages (hash TEXT, parent_hash TEXT, role TEXT);
+        CREATE TABLE parts (id INTEGER PRIMARY KEY, message_hash TEXT, position INTEGER, type TEXT, tool_name TEXT,
+            text TEXT, payload TEXT);
+        INSERT INTO conversations VALUES ('c1', 'Old', 'm');
+        INSERT INTO responses VALUES ('r1', 'list', 'be brief', '', 'c1', '2026-05-01T09:00:00', 1, 10, NULL);
+        INSERT INTO tool_calls VALUES (1, 'r1', 'ls', '{}', 't1');
+        INSERT INTO tool_results VALUES (1, 'r2', 'a.txt', 't1');
+        INSERT INTO responses VALUES ('r2', '', 'be brief', 'one file', 'c1', '2026-05-01T09:00:01', 2, 20, '{}');
+        INSERT INTO responses VALUES ('r3', 'alone', NULL, '', NULL, '2026-05-01T09:00:02', 4, 40, NULL);
+        INSERT INTO attachments VALUES ('a1', x'ff00');
+        INSERT INTO threads VALUES ('t1', 'New', 'h2', '2026-05-02T09:00:00');
+        INSERT INTO messages VALUES ('h1', NULL, 'user'), ('h2', 'h1', 'assistant'), ('h3', 'h1', 'assistant');
+        INSERT INTO parts VALUES (1, 'h1', 0, 'text', NULL, 'hi' || char(0), NULL),
+            (2, 'h2', 0, 'text', NULL, 'hello', NULL), (3, 'h3', 0, 'text', NULL, 'given up', NULL);
+        INSERT INTO turns VALUES ('u1', 't1', 'h2', '2026-05-02T09:00:00', 8, 80, NULL),
+            ('u2', 't1', 'h3', '2026-05-02T09:00:01', 16, 160, NULL);
+        """
+    )
+    con.close()
+
+
+def langgraph_database(path):
+    """Checkpoints of two threads, a circle of two, and a write to a checkpoint that is not there; values as JSON."""
+    said = {"type": "ai", "content": "yes", "usage_metadata": {"input_tokens": 7, "output_tokens": 3}}
+    state = json.dumps({"channel_values": {"messages": [{"type": "human", "content": "a\0b"}, said]}}).encode()
+    con = sqlite3.connect(path)
+    con.executescript(
+        """
+        CREATE TABLE checkpoints (thread_id TEXT, checkpoint_ns TEXT, checkpoint_id TEXT, parent_checkpoint_id TEXT,
+            type TEXT, checkpoint BLOB, metadata BLOB);
+        CREATE TABLE writes (thread_id TEXT, checkpoint_ns TEXT, checkpoint_id TEXT, task_id TEXT, idx INTEGER,
+            channel TEXT, type TEXT, value BLOB);
+        """
+    )
+    rows = [
+        ("one", "1", None, state),
+        ("two", "1", None, state),
+        ("three", "1", "2", b"{}"),
+        ("three", "2", "1", b"{}"),
+    ]
+    con.executemany(
+        "INSERT INTO checkpoints VALUES (?, '', ?, ?, 'json', ?, x'80ff')",
+        [(thread, id, parent, body) for thread, id, parent, body in rows],
+    )
+    con.execute("INSERT INTO writes VALUES ('one', '', '1', 't', 0, 'messages', 'json', x'5b5d')")
+    con.execute("INSERT INTO writes VALUES ('lost', '', '9', 't', 0, ?, 'json', x'5b5d')", ("中文",))
+    con.commit()
+    con.close()

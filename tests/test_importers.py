@@ -421,6 +421,22 @@ def test_a_line_over_the_size_of_an_entry_is_kept_in_parts(bring, scope):
     assert bring(body).entries == 0
 
 
+@pytest.mark.parametrize("depth", [200, 600, 5_000])
+@pytest.mark.parametrize("name", ["claude.jsonl", "codex.jsonl", "list.jsonl"])
+def test_a_message_that_no_entry_can_hold_is_kept_and_stops_no_other(bring, scope, name, depth):
+    deep = b"[" * depth + b"]" * depth
+    lines = samples.LINES[name].splitlines(keepends=True)
+    at = next(n for n, one in enumerate(lines) if b'"role":"user"' in one)
+    lines.insert(at + 1, lines[at].replace(b'"role":"user"', b'"role":"user","more":' + deep).replace(b'"q0"', b'"q9"'))
+    body = b"".join(lines)
+    report = bring(body, name)
+    whole = bring(samples.LINES[name], f"whole.{name}", is_dry=True)
+    assert report.outcome == "imported"
+    assert report.counts["not-shown"] + report.counts["broken"] + report.counts["torn"] == 1
+    assert report.sessions[0].messages == whole.sessions[0].messages
+    assert original_of(scope, report) == body
+
+
 def test_a_line_over_the_limit_of_reading_is_kept_unread(bring, scope, monkeypatch):
     monkeypatch.setattr("segue.importers.records.LINE_MAX", 1000)
     body = line(claude_record("user", "u", None, "ok")) + b'{"type":"user","x":"' + b"y" * 2500 + b'"}\n'

@@ -18,7 +18,7 @@ from segue import codec
 
 from .conversation import Conversation, Record, Said, made
 from .frame import talks_of
-from .records import clean, when_us
+from .records import as_text, clean, when_us
 from .report import FileReport
 from .source import Source
 from .tree import Tree
@@ -135,7 +135,7 @@ def _call(name: str, recipient: str, text: str) -> dict[str, Any]:
         is_object = isinstance(codec.decode(text.encode("utf-8", "replace")), dict)
     except ValueError:
         is_object = False
-    arguments = text if is_object else codec.encode(clean({"text": text})).decode()
+    arguments = text if is_object else as_text({"text": text})
     tool = re.sub(r"[^a-zA-Z0-9_-]", "_", recipient)[:64]
     call = {"id": name, "type": "function", "function": {"name": tool, "arguments": arguments}}
     return {"role": "assistant", "content": None, "tool_calls": [call]}

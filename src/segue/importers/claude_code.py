@@ -20,7 +20,7 @@ import msgspec
 from segue import codec
 from segue.session import Scope
 
-from .conversation import Conversation, Record, Said
+from .conversation import Conversation, Record, Said, made
 from .records import Line, clean, parse, when_us
 from .report import FileReport
 from .source import Source
@@ -320,13 +320,16 @@ class _Reader:
 
     def _made(self, message: dict[str, Any], head: _Line) -> Iterator[Said]:
         whole = clean(self._whole_message(message, head))
+        if whole is None:
+            self.report.note("not-shown", 0, "a message that is nested too deep")
+            return
         if whole.get("role") not in {"user", "assistant"}:
             return
         if "content" not in whole:
             if "usage" not in whole:
                 return
             whole["content"] = []
-        yield self._with_facts(codec.encode(whole), whole, None, head)
+        yield self._with_facts(made(whole).body, whole, None, head)
 
     def _with_facts(self, body: bytes, message: dict[str, Any], at: int | None, head: _Line) -> Said:
         us, role = when_us(head.timestamp), message.get("role")

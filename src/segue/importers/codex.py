@@ -13,11 +13,10 @@ from typing import Any
 
 import msgspec
 
-from segue import codec
 from segue.model import Usage
 
 from .conversation import Conversation, Record, Said, made
-from .records import Line, clean, count, parse, value_of, when_us
+from .records import Line, as_text, clean, count, parse, value_of, when_us
 from .report import FileReport
 from .source import Source
 from .writing import check
@@ -182,11 +181,11 @@ class _Reader:
             given = item.get("arguments")
             if given is None:
                 self.report.note("call-without-arguments", number, str(item.get("name"))[:80])
-            item = {**item, "arguments": codec.encode(clean({} if given is None else given)).decode()}
+            item = {**item, "arguments": as_text({} if given is None else given)}
         if kind in {"function_call_output", "custom_tool_call_output"} and isinstance(item.get("output"), dict):
             output = item["output"]
             is_part = isinstance(output.get("type"), str)
-            item = {**item, "output": [_part(output)] if is_part else codec.encode(clean(output)).decode()}
+            item = {**item, "output": [_part(output)] if is_part else as_text(output)}
         return item
 
     def _compacted(self, payload: dict[str, Any], us: int | None, number: int) -> Iterator[Said]:
@@ -208,10 +207,10 @@ class _Reader:
             self.calls += 1
             return {
                 "type": "function_call", "call_id": f"call_{self.calls}", "name": str(name or "tool"),
-                "arguments": _as_text(value.get("arguments", {})),
+                "arguments": as_text(value.get("arguments", {})),
             }  # fmt: skip
         if kind in _OLD_RESULTS:
-            result = _as_text(value.get("result", value.get("output", "")))
+            result = as_text(value.get("result", value.get("output", "")))
             return {"type": "function_call_output", "call_id": f"call_{self.calls}", "output": result}
         if kind in ITEMS:
             return value
@@ -319,10 +318,6 @@ def _payload(raw: bytes) -> bytes:
 def _fields(raw: bytes) -> Any:
     value = value_of(raw)  # it may be a line that was mended
     return value if isinstance(value, dict) else {}
-
-
-def _as_text(value: Any) -> str:
-    return value if isinstance(value, str) else codec.encode(clean(value)).decode()
 
 
 def _text(value: Any) -> str:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from segue import codec
+from segue.errors import Invalid
 from segue.model import Usage
 
 from .tree import Tree
@@ -17,7 +18,7 @@ class Said(NamedTuple):
     A message found in a record.
 
     Attributes:
-        body: Its JSON: a part of the record's own bytes where that is possible.
+        body: Its JSON: a part of the record's own bytes where that is possible. Empty: no entry can hold it.
         value: The same, decoded.
         at: Where ``body`` begins in the record; None when it was made from it.
         origin: user, model, tool or system.
@@ -103,5 +104,8 @@ class Conversation:
 
 
 def made(value: Any, **about: Any) -> Said:
-    """A message that an importer made, encoded."""
-    return Said(codec.encode(value), value, None, **about)
+    """A message that an importer made, encoded; without a body where no entry can hold it (nested too deep, say)."""
+    try:
+        return Said(b"" if value is None else codec.encode(value), value, None, **about)
+    except Invalid:
+        return Said(b"", value, None, **about)

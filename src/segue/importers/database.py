@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from typing import Any
 
-from segue import codec
+import msgspec
 
 from .source import Source
 
@@ -74,7 +74,7 @@ def row_bytes(table: str, row: sqlite3.Row) -> bytes:
     ``{"real": "inf"}``.
     """
     values = {key: _value(row[key]) for key in row.keys()}  # noqa: SIM118 - a Row iterates its values
-    return codec.encode({"table": table, "row": values})
+    return msgspec.json.encode({"table": table, "row": values})
 
 
 def _value(value: Any) -> Any:

@@ -13,8 +13,6 @@ from typing import Any
 
 import msgspec
 
-from segue import codec
-
 from .conversation import Conversation
 from .records import objects, value_of
 from .report import FileReport
@@ -64,7 +62,7 @@ class Frame:
         """The hidden session that keeps the frame."""
         return Conversation(
             self.source.key(self.tool, "frame"), self.tool, "segue", (), title=f"{self.source.path.name}"[:200],
-            metadata={"frame": True}, whole=codec.encode({"parts": self.parts}),
+            metadata={"frame": True}, whole=msgspec.json.encode({"parts": self.parts}),
         )  # fmt: skip
 
 

@@ -10,11 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from segue import codec
 from segue.model import Usage
 
 from .conversation import Conversation, Record, Said, made
-from .records import clean, count, parse, when_us
+from .records import as_text, clean, count, parse, when_us
 from .report import FileReport
 from .source import Source
 
@@ -174,7 +173,7 @@ def _block(part: Any) -> dict[str, Any] | None:
     if isinstance(data, dict) and isinstance(data.get("data"), str) and str(data.get("mimeType")).startswith("image/"):
         source = {"type": "base64", "media_type": data["mimeType"], "data": data["data"]}
         return {"type": "image", "source": source}
-    return {"type": "text", "text": codec.encode(clean(part)).decode()} if part else None
+    return {"type": "text", "text": as_text(part)} if part else None
 
 
 def _result(id: str, call: dict[str, Any]) -> dict[str, Any]:
@@ -186,6 +185,6 @@ def _result(id: str, call: dict[str, Any]) -> dict[str, Any]:
         if isinstance(inner, dict) and isinstance(inner.get("output"), str):
             inner = inner["output"]
         if inner is not None:
-            texts.append(inner if isinstance(inner, str) else codec.encode(clean(inner)).decode())
+            texts.append(as_text(inner))
     block = {"type": "tool_result", "tool_use_id": id, "content": "\n".join(texts)}
     return {**block, "is_error": True} if call.get("status") in {"error", "cancelled"} else block

@@ -14,12 +14,11 @@ from typing import Any
 
 import msgspec
 
-from segue import codec
 from segue.model import Usage
 
 from .conversation import Conversation, Record, Said, made
 from .database import key_of, raw_of, reading, row_bytes, tables
-from .records import clean, count, parse, when_us
+from .records import as_text, clean, count, parse, when_us
 from .report import FileReport
 from .source import Source
 
@@ -206,13 +205,13 @@ def _content(content: Any) -> Any:
         if isinstance(part, str):
             parts.append({"type": "text", "text": part})
         elif isinstance(part, dict) and part.get("type") in {"text", "image_url"}:
-            parts.append(part)
+            parts.append(_plain(part))
     return parts or ""
 
 
 def _call(call: dict[str, Any], n: int) -> dict[str, Any]:
     args = call.get("args", {})
-    text = args if isinstance(args, str) else codec.encode(clean(_plain(args))).decode()
+    text = args if isinstance(args, str) else as_text(_plain(args))
     id = str(call.get("id") or f"call_{n}")
     return {"id": id, "type": "function", "function": {"name": str(call.get("name") or "tool"), "arguments": text}}
 

@@ -11,12 +11,11 @@ import sqlite3
 from collections.abc import Iterator
 from typing import Any
 
-from segue import codec
 from segue.model import Usage
 
 from .conversation import Conversation, Record, Said, made
 from .database import key_of, raw_of, reading, row_bytes, tables
-from .records import clean, count, parse, when_us
+from .records import as_text, clean, count, parse, when_us
 from .report import FileReport
 from .source import Source
 
@@ -120,7 +119,7 @@ class _Reader:
             calls = [_old_call(call) for call in self._of_response("tool_calls", row["id"])]
             spent = _spent(row) if "input_tokens" in row.keys() else {}  # noqa: SIM118 - a Row iterates its values
             if row["response"] or calls:
-                value = {"role": "assistant", "content": row["response"] or None}
+                value: dict[str, Any] = {"role": "assistant", "content": as_text(row["response"]) or None}
                 value |= {"tool_calls": calls} if calls else {}
                 us = when_us(row["datetime_utc"])
                 said.append(made(clean(value), origin="model", occurred_us=us, **spent))
@@ -132,16 +131,16 @@ class _Reader:
     def _asked(self, row: sqlite3.Row, *, is_new: bool) -> Iterator[Said]:
         us = when_us(row["datetime_utc"])
         if is_new:
-            yield made(clean({"role": "system", "content": row["system"]}), origin="system", occurred_us=us)
+            yield made(clean({"role": "system", "content": as_text(row["system"])}), origin="system", occurred_us=us)
         for result in self._of_response("tool_results", row["id"]):
             value = {
                 "role": "tool",
                 "tool_call_id": str(result["tool_call_id"] or ""),
-                "content": result["output"] or "",
+                "content": as_text(result["output"]),
             }
             yield made(clean(value), origin="tool", occurred_us=us)
         if row["prompt"]:
-            yield made(clean({"role": "user", "content": row["prompt"]}), origin="user", occurred_us=us)
+            yield made(clean({"role": "user", "content": as_text(row["prompt"])}), origin="user", occurred_us=us)
 
     def _of_response(self, table: str, response: str) -> list[sqlite3.Row]:
         if not {"response_id", "tool_call_id"} <= self.known.get(table, set()):
@@ -173,14 +172,13 @@ def _said(
 ) -> Iterator[Said]:
     role = str(message["role"])
     us = when_us(turn["datetime_utc"]) if turn is not None else None
-    texts = [str(part["text"]) for part in parts if part["type"] == "text" and part["text"]]
+    texts = [as_text(part["text"]) for part in parts if part["type"] == "text" and part["text"]]
     payloads = [(part, _payload(part)) for part in parts if part["type"] != "text"]
     for part, payload in payloads:
         if part["type"] == "tool_result":
             call = str(payload.get("tool_call_id") or payload.get("id") or "")
             text = part["text"] or payload.get("output") or payload.get("result") or ""
-            text = text if isinstance(text, str) else codec.encode(clean(text)).decode()
-            yield made({"role": "tool", "tool_call_id": call, "content": text}, origin="tool", occurred_us=us)
+            yield made({"role": "tool", "tool_call_id": call, "content": as_text(text)}, origin="tool", occurred_us=us)
         elif part["type"] != "tool_call":
             report.note("left-out", number, f"{part['type']}: kept in the original alone")
     calls = [_call(part, payload) for part, payload in payloads if part["type"] == "tool_call"]
@@ -200,7 +198,7 @@ def _payload(part: sqlite3.Row) -> dict[str, Any]:
 
 def _call(part: sqlite3.Row, payload: dict[str, Any]) -> dict[str, Any]:
     arguments = payload.get("arguments", {})
-    text = arguments if isinstance(arguments, str) else codec.encode(clean(arguments)).decode()
+    text = as_text(arguments)
     id = str(payload.get("tool_call_id") or payload.get("id") or f"part_{part['id']}")
     name = str(part["tool_name"] or payload.get("name") or "tool")
     return {"id": id, "type": "function", "function": {"name": name, "arguments": text}}

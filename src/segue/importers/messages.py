@@ -11,13 +11,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from segue import codec
 from segue.model import Usage
 from segue.session import Scope
 
 from .conversation import Conversation, Record, Said, made
 from .frame import Frame, talks_of
-from .records import Parsed, clean, parse, when_us
+from .records import Parsed, as_json, as_text, clean, parse, when_us
 from .report import FileReport
 from .source import Source
 from .tokens import of_anthropic, of_chat, of_responses
@@ -178,7 +177,7 @@ def import_rows(scope: Scope, rows: Iterable[Mapping[str, Any]], *, is_dry: bool
     report = FileReport("rows", NAME)
     for number, row in enumerate(rows, 1):
         value = {str(key): _plain(one) for key, one in row.items()}
-        body = codec.encode(clean(value))
+        body = as_json(value)
         if not _is_talk(value):
             report.note("not-a-conversation", number)
             continue
@@ -347,7 +346,7 @@ def _with_calls(value: dict[str, Any]) -> dict[str, Any]:
     for call in value["tool_calls"]:
         function = call.get("function") if isinstance(call, dict) else None
         if isinstance(function, dict) and not isinstance(function.get("arguments", ""), str):
-            text = codec.encode(clean(function["arguments"])).decode()
+            text = as_text(function["arguments"])
             calls.append({"type": "function", **call, "function": {**function, "arguments": text}})
         else:
             calls.append(call)

@@ -189,13 +189,40 @@ def mended(raw: bytes) -> Any:
 
 
 def clean(value: Any) -> Any:
-    """The value as every reader takes it: half characters as U+FFFD, NaN and Infinity as null."""
+    """
+    The value as every reader takes it: half characters as U+FFFD, NaN and Infinity as null, bytes as text.
+
+    Returns:
+        The value; None for one that is nested so deep that no reader takes it.
+    """
+    try:
+        return _clean(value)
+    except RecursionError:
+        return None
+
+
+def as_json(value: Any) -> bytes:
+    """JSON of a value, cleaned, however long and deep."""
+    return msgspec.json.encode(clean(value))
+
+
+def as_text(value: Any) -> str:
+    """A text as it is, bytes as text, nothing as nothing; anything else as JSON."""
+    if value is None:
+        return ""
+    cleaned = clean(value)
+    return cleaned if isinstance(cleaned, str) else msgspec.json.encode(cleaned).decode()
+
+
+def _clean(value: Any) -> Any:
     if isinstance(value, str):
         return value if value.isascii() else value.encode("utf-8", "replace_half").decode()
     if isinstance(value, list):
-        return [clean(one) for one in value]
+        return [_clean(one) for one in value]
     if isinstance(value, dict):
-        return {clean(key): clean(one) for key, one in value.items()}
+        return {_clean(key): _clean(one) for key, one in value.items()}
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "replace")
     if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):  # noqa: PLR0124
         return None
     return value

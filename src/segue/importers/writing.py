@@ -120,8 +120,13 @@ class Writer:
         tree.add(record.node, record.parent, group=record.group, seqs=seqs, calls=calls, results=results)
 
     def _message(self, record: Record, n: int, said: Said, shape: Shape | None) -> int:
-        if len(said.body) > PIECE:
-            self.report.note("too-large", record.number, f"a message of {len(said.body):,} bytes is kept, not shown")
+        if not said.body or len(said.body) > PIECE:
+            kind, why = (
+                ("too-large", f"{len(said.body):,} bytes") if said.body else ("not-shown", "no entry can hold it")
+            )
+            self.report.note(kind, record.number, f"a message is kept, not shown: {why}")
+            if said.usage is not None:
+                self.talk.spent[said.usage_key or f"{self.talk.key}/{record.number}.{n}"] = said.usage
             return 0
         body, _, _, origin, us, usage, usage_key = said
         digest = codec.digest(body)
@@ -162,7 +167,7 @@ class Writer:
     def _keep(self, record: Record, raw: bytes) -> None:
         """The record's bytes, without the message that is an entry already, into the pack."""
         said = record.said
-        cut = said[0] if len(said) == 1 and said[0].at is not None and len(said[0].body) <= PIECE else None
+        cut = said[0] if len(said) == 1 and said[0].at is not None and 0 < len(said[0].body) <= PIECE else None
         size = len(raw) - (0 if cut is None else len(cut.body))
         if size > PIECE_MAX:
             pieces = [raw[n : n + PIECE] for n in range(0, len(raw), PIECE)]
