@@ -14,7 +14,14 @@ from .errors import Unsupported
 
 
 class Step(NamedTuple):
-    """One migration: its number (they are applied in order, each with its record), its name, and its SQL."""
+    """
+    One migration.
+
+    Attributes:
+        number: They are applied in this order, each with its record.
+        name: What it is called.
+        sql: What it does; ``@schema@`` stands for the schema's name in it.
+    """
 
     number: int
     name: str

@@ -118,7 +118,7 @@ MIGRATE_FIELDS = {
     "number": "of the migration; they are applied in this order",
     "name": "what it is called",
     "state": "pending or applied",
-    "sql": "what it does",
+    "sql": "what it does; @schema@ stands for the schema's name",
 }
 
 

@@ -40,13 +40,14 @@ from segue.store import (
     Update,
 )
 
+from . import _sqlite_migrate
 from ._local import Clock
 from ._sqlite_append import append
 from ._sqlite_check import check
 from ._sqlite_erase import erase, hollow
 from ._sqlite_file import CHECKPOINT_PAGES, File, Patience, explain, explained
 from ._sqlite_lease import release, renew, take
-from ._sqlite_migrate import Migration, migrations
+from ._sqlite_migrate import Migration
 from ._sqlite_page import page
 from ._sqlite_read import Range, View, clip
 from ._sqlite_rows import Moment
@@ -408,11 +409,11 @@ def plan(path: str) -> tuple[Migration, ...]:
     """
     place = Path(path)
     if not place.exists() or (place.is_file() and not place.stat().st_size):
-        return migrations()
+        return _sqlite_migrate.migrations()
     file = File(place, vfs=None, busy_seconds=BUSY_TIMEOUT.total_seconds(), read_only=True)
     with closing(file.open(lambda: 0)) as con, explained(place):
         found = con.pragma("user_version")
-    return tuple(step for step in migrations() if step.no > found)
+    return tuple(step for step in _sqlite_migrate.migrations() if step.no > found)
 
 
 def apply(path: str) -> tuple[Migration, ...]:
