@@ -23,7 +23,9 @@ from segue.exporters import (
     export_original,
     import_bundle,
 )
+from segue.family import family
 from segue.importers import import_file
+from segue.model import Parent
 
 EVIL = "<script>alert(1)</script><img src=x onerror=alert(2)>\"'&]]>```\n````\n\x1b[31m"
 
@@ -73,7 +75,7 @@ def test_an_erased_entry_keeps_its_place_in_a_bundle(session):
         assert [e.id for e in again.history()] == [e.id for e in session.history()]
 
 
-@pytest.mark.parametrize("damage", ["cut", "changed", "empty", "newer", "other"])
+@pytest.mark.parametrize("damage", ["cut", "changed", "empty", "newer", "other", "without", "link"])
 def test_a_damaged_bundle_is_refused(session, scope, damage):
     body = bundle(session)
     lines = zstandard.ZstdDecompressor().stream_reader(body).read().splitlines(keepends=True)
@@ -83,6 +85,10 @@ def test_a_damaged_bundle_is_refused(session, scope, damage):
         lines[2] = lines[2].replace(b"claude", b"mallory").replace(b'"seq":', b'"seq" :')
     elif damage == "newer":
         lines[0] = lines[0].replace(b'"version":1', b'"version":99')
+    elif damage == "without":
+        lines[1] = lines[1].replace(b'"title"', b'"heading"')
+    elif damage == "link":
+        lines[1] = lines[1].replace(b'"parent":null', b'"parent":{"session":"s","seq":1,"link":"friend"}')
     elif damage == "other":
         lines = [b'{"a":1}\n']
     packed = b"" if damage == "empty" else zstandard.compress(b"".join(lines))
@@ -198,3 +204,42 @@ def test_what_was_taken_back_is_not_read_out_and_told(session):
         out = io.BytesIO()
         assert ("retracted", seq) in [(one.reason, one.seq) for one in export(session, out)]
         assert "第 0 个" not in re.sub(r"(?s)^.*?(##|<section)", "", out.getvalue().decode(), count=1)
+
+
+def test_a_family_comes_back_with_its_links_and_forks_share_again(scope, tmp_path):
+    main = scope.create(title="main", key="k1")
+    main.append({"role": "user", "content": "one"}, {"role": "assistant", "content": "two"})
+    child = main.child("helper", title="helper")
+    child.append({"role": "user", "content": "sub task"}, usage=segue.Usage(5, 1))
+    fork = main.fork(2, title="fork")
+    fork.append({"role": "user", "content": "another way"})
+    twig = fork.fork(title="twig")
+    lone = scope.create(parent=Parent("not in the bundle", 3, "anew"))
+    sessions = [twig, lone, child, fork, main]
+    body = bundle(*sessions)
+    url = f"sqlite:///{tmp_path}/other.db"
+    for _ in range(2):
+        with closing(segue.open(url)) as db:
+            again = {session.id: session for session in import_bundle(db.scope(), io.BytesIO(body))}
+            for one in sessions:
+                other = again[one.id]
+                assert [plain(e) for e in other.history()] == [plain(e) for e in one.history()]
+                assert (other.refresh().parent, other.info.base, other.info.usage) == (
+                    one.refresh().parent, one.info.base, one.info.usage,
+                )  # fmt: skip
+            assert [s.info.title for s in family(db.scope(), again[main.id])] == ["main", "helper"]
+            assert len(list(db.scope().iterate(unlisted=True))) == len(sessions)
+
+
+def test_a_bundle_of_what_was_erased_here_comes_in_under_a_new_id_and_once(scope):
+    session = scope.create(title="gone")
+    session.append({"role": "user", "content": "hi"})
+    fork = session.fork()
+    body = bundle(session, fork)
+    fork.erase()
+    session.erase()
+    (back, twin) = import_bundle(scope, io.BytesIO(body))
+    assert back.id != session.id
+    assert (twin.info.parent.session, twin.info.base) == (back.id, 1)
+    assert [s.id for s in import_bundle(scope, io.BytesIO(body))] == [back.id, twin.id]
+    assert [m["content"] for m in twin.messages()] == ["hi"]

@@ -18,8 +18,8 @@ import msgspec
 import zstandard
 
 from segue import codec
-from segue.errors import Corrupt, Invalid
-from segue.model import Draft, Entry, SessionInfo, Usage, to_us
+from segue.errors import Corrupt, Exists, Invalid, NotFound
+from segue.model import Draft, Entry, Parent, SessionInfo, Usage, to_us
 from segue.session import Scope, Session
 
 FORMAT = "segue.bundle"
@@ -36,6 +36,8 @@ def export_bundle(sessions: Iterable[Session], out: BinaryIO) -> int:
     """
     Write sessions as one bundle. A fork is written with the entries it shares, so that it stands alone.
 
+    Links to parents are kept, also to those that are not in the bundle; parents come before what comes from them.
+
     Args:
         sessions: Any sessions of one owner.
         out: Where to.
@@ -49,9 +51,8 @@ def export_bundle(sessions: Iterable[Session], out: BinaryIO) -> int:
     count = entries = 0
     with zstandard.ZstdCompressor(level=6).stream_writer(out, closefd=False) as packed:
         _put(packed, total, {"format": FORMAT, "version": VERSION})
-        for session in sessions:
+        for session, info in _parents_first(sessions):
             count += 1
-            info = session.refresh()
             _put(packed, total, _row(info))
             for entry in session.history(upto=info.head):
                 entries += 1
@@ -59,6 +60,17 @@ def export_bundle(sessions: Iterable[Session], out: BinaryIO) -> int:
         manifest = {"manifest": {"sessions": count, "entries": entries, "sha256": total.hexdigest()}}
         packed.write(codec.encode(manifest) + b"\n")
     return entries
+
+
+def _parents_first(sessions: Iterable[Session]) -> Iterator[tuple[Session, SessionInfo]]:
+    waiting = {session.id: (session, session.refresh()) for session in sessions}
+    while waiting:
+        path = [next(iter(waiting.values()))]
+        while (parent := path[-1][1].parent) is not None and parent.session in waiting:
+            path.append(waiting[parent.session])  # ids are given before links, so that there are no circles
+        for session, info in reversed(path):
+            del waiting[session.id]
+            yield session, info
 
 
 def _put(packed: Any, total: Any, value: dict[str, Any]) -> None:
@@ -113,9 +125,11 @@ def import_bundle(scope: Scope, file: BinaryIO) -> list[Session]:
     """
     Bring the sessions of a bundle in; twice is once.
 
-    Ids, kinds, bodies, refs and times of the entries are kept; ``created_at`` is this store's, and what was stored
-    then is the claimed time where there is none. In the place of an entry whose content was erased stands an empty one
-    (kind ``bundle.erased``), so that all others keep their numbers.
+    A session keeps its id where that is free, and its link to its parent. A fork whose parent comes in with it shares
+    the entries again; any other holds its own. Ids, kinds, bodies, refs and times of the entries are kept;
+    ``created_at`` is this store's, and what was stored then is the claimed time where there is none. In the place of
+    an entry whose content was erased stands an empty one (kind ``bundle.erased``), so that all others keep their
+    numbers.
 
     Args:
         scope: The owner.
@@ -128,12 +142,20 @@ def import_bundle(scope: Scope, file: BinaryIO) -> list[Session]:
         Invalid: It is no bundle, of a newer version, cut off, or changed. Sessions before the damage are in.
         Corrupt: A body does not match its digest.
     """
+    try:
+        return _bring(scope, file)
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise Invalid(f"this is no whole Segue bundle: {error!r}; export it again", where="file") from error
+
+
+def _bring(scope: Scope, file: BinaryIO) -> list[Session]:
     made: list[Session] = []
+    fresh: dict[str, Session] = {}  # by the id in the bundle: sessions that were not here before
     batch: list[Draft] = []
     for value in _values(file):
         if "session" in value:
             _store(made, batch)
-            made.append(_session(scope, value["session"]))
+            made.append(_session(scope, value["session"], fresh))
         elif "entry" in value:
             batch.append(_draft(value["entry"]))
             if len(batch) >= BATCH:
@@ -148,10 +170,50 @@ def _store(made: list[Session], batch: list[Draft]) -> None:
     batch.clear()
 
 
-def _session(scope: Scope, row: dict[str, Any]) -> Session:
-    options = {name: row[name] for name in ("format", "title", "metadata", "pinned", "listed")}
-    options["tags"] = tuple(row["tags"])
-    return scope.open_key(row["key"] or f"bundle:{row['id']}"[:200], **options)
+def _session(scope: Scope, row: dict[str, Any], fresh: dict[str, Session]) -> Session:
+    found = _known(scope, row)
+    if found is None:
+        try:
+            found = _made(scope, row, fresh, id=row["id"], key=row["key"])
+        except Exists:  # a session that is not this one, or that was erased, had the id
+            found = _made(scope, row, fresh, id=None, key=row["key"] or _spare_key(row))
+        fresh[row["id"]] = found
+    return found
+
+
+def _known(scope: Scope, row: dict[str, Any]) -> Session | None:
+    """The session, where it came in before or never left."""
+    for key in (row["key"], _spare_key(row)):
+        found = scope.get_key(key) if key else None
+        if found is not None:
+            return found
+    try:
+        found = scope.open(row["id"])
+    except NotFound:
+        return None
+    return found if found.info.key == row["key"] else None
+
+
+def _spare_key(row: dict[str, Any]) -> str:
+    return f"bundle:{row['id']}"[:200]
+
+
+def _made(
+    scope: Scope, row: dict[str, Any], fresh: dict[str, Session], *, id: str | None, key: str | None
+) -> Session:  # fmt: skip
+    options = {name: row[name] for name in ("title", "metadata", "pinned", "listed")}
+    options |= {"tags": tuple(row["tags"]), "key": key, "id": id}
+    link = row.get("parent")
+    if link is None:
+        return scope.create(format=row["format"], **options)
+    if link["link"] not in {"fork", "child", "anew", "spill"}:
+        raise Invalid(f"a link of the unknown kind {link['link']!r}; export the bundle again", where="file")
+    source = fresh.get(link["session"])
+    is_fork = link["link"] == "fork" and row.get("base") == link["seq"]
+    if source is not None and is_fork and source.info.format == row["format"] and source.refresh().head >= link["seq"]:
+        return source.fork(link["seq"], **options)
+    parent = Parent(link["session"] if source is None else source.id, link["seq"], link["link"])
+    return scope.create(format=row["format"], parent=parent, **options)
 
 
 def _draft(value: dict[str, Any]) -> Draft:
