@@ -46,6 +46,7 @@ REBUILT = "segue.copy:erased"
 """Tag of a session that is made only to be forked and erased again, as it was in the source."""
 
 _STATUSES: tuple[Status, ...] = ("running", "idle", "paused", "completed", "archived")
+_TAKE = "attributes='source' (--source-attributes) takes the source's"
 _FATAL = (Unavailable, Closed, TooNew, MissingExtra, Unsupported)
 
 
@@ -194,6 +195,7 @@ class _Copier:
         self.told = Progress(0, 0, 0, 0)
         self.listed: dict[str, _Listed] = {}  # of this scope
         self.erased: dict[str, Tally] = {}  # session that was erased in the source → what was done for its forks
+        self.firsts: dict[str, Entry | None] = {}
 
     def run(self, scopes: Iterable[ScopeKey]) -> None:
         began = self.source.now_us() - 60_000_000
@@ -201,7 +203,7 @@ class _Copier:
         for listed in all_of.values():
             self._expect(listed)
         for scope, listed in all_of.items():
-            self.listed, self.transfer.common, self.erased = {}, {}, {}
+            self.listed, self.transfer.common, self.erased, self.firsts = {}, {}, {}, {}
             new = listed
             while new:
                 self.listed |= {one.id: one for one in new}
@@ -300,7 +302,7 @@ class _Copier:
         try:
             self.transfer.entries(ours.scope, ours.id, theirs, tally, after=shared, upto=ours.head)
         except Archived:
-            raise Differs("attributes", "it is archived in the target, and went on in the source") from None
+            raise Differs("attributes", f"it is archived in the target, and went on in the source; {_TAKE}") from None
         finally:
             self.transfer.clock.reset()
         if theirs.head > ours.head:
@@ -352,7 +354,8 @@ class _Copier:
             return theirs
         # At version 1 nobody has changed anything since the session was made, and that was a copy.
         if theirs.version != 1 and self.attributes != "source":
-            raise Differs("attributes", f"{', '.join(sorted(changes))}: not the source's, and perhaps changed here")
+            names = ", ".join(sorted(changes))
+            raise Differs("attributes", f"{names} not as in the source, and perhaps changed in the target; {_TAKE}")
         if ours.archived_at is not None:
             self.transfer.clock.set(to_us(ours.archived_at))
         try:
@@ -402,7 +405,8 @@ class _Copier:
         tally = self.erased.setdefault(id, Tally())
         theirs = self._theirs(scope, id)
         if theirs is None:
-            first = self.source.read(scope, longest.id, upto=1)[0]
+            first = self._first(scope, longest.id)
+            assert first is not None  # it shares at least one entry
             host, at = self._relative(scope, longest, first)
             parent = Parent(host, at) if at else None
             create = Create(scope, id, tags=(REBUILT,), is_listed=False, parent=parent)
@@ -426,15 +430,22 @@ class _Copier:
         for one in self.listed.values():
             known = min(self.transfer.common.get(one.id, 0), orphan.base)
             is_of_that_time = one.base or one.created_us <= first.created_us <= one.active_us
-            if known <= at or one.id == orphan.id or not is_of_that_time:
+            if known <= at or one.id == orphan.id or not is_of_that_time or self._first(scope, one.id) != first:
                 continue
-            low, high = 0, known  # what is shared is shared from the beginning
+            low, high = 1, known  # what is shared is shared from the beginning
             while low < high:
                 middle = (low + high + 1) // 2
                 low, high = (middle, high) if self._is_shared(scope, orphan.id, one.id, middle) else (low, middle - 1)
             if low > at:
                 best, at = one.id, low
         return best, at
+
+    def _first(self, scope: ScopeKey, id: str) -> Entry | None:
+        """The first entry of a session of the source, without its body."""
+        if id not in self.firsts:
+            found = self.source.read(scope, id, upto=1)
+            self.firsts[id] = found[0]._replace(body=None) if found else None
+        return self.firsts[id]
 
     def _is_shared(self, scope: ScopeKey, one: str, other: str, seq: int) -> bool:
         mine, theirs = (self.source.read(scope, id, after=seq - 1, upto=seq)[0] for id in (one, other))

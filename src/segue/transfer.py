@@ -14,8 +14,10 @@ from .errors import Corrupt, HeadMoved, IdConflict, NotDone, OutcomeUnknown
 from .model import Draft, Entry, ScopeKey, SessionInfo
 from .store import Append, Appended, Hollow, Op, Store
 
-PAGE = 200
-"""Most entries that are held at a time."""
+PAGE = 50
+PAGE_MAX = 500
+PAGE_BYTES = 8 * 1024 * 1024
+"""How many entries are held at a time: at first, at most, and by the size of those before."""
 
 GRAIN_US = 5_000
 """Entries of one run that were stored within so many microseconds are stored at one time."""
@@ -131,8 +133,9 @@ class Transfer:
         """
         target, base = theirs.id, theirs.base
         self.common[target] = after
+        limit = PAGE
         while after < upto:
-            ours = self.source.read(scope, source, after=after, upto=upto, limit=PAGE)
+            ours = self.source.read(scope, source, after=after, upto=upto, limit=limit)
             there = self._stored(scope, target, ours, base) if after < theirs.head else []
             self._compare(scope, target, ours, there, tally, base=base)
             missing = ours[len(there) :]
@@ -143,6 +146,8 @@ class Transfer:
             if source == target:
                 self.tell(max(0, ours[-1].seq - max(after, base)))
             after = self.common[target] = ours[-1].seq
+            size = sum(len(entry.body or b"") for entry in ours)
+            limit = max(1, min(PAGE_MAX, PAGE_BYTES * len(ours) // max(size, 1)))
 
     def _stored(self, scope: ScopeKey, target: str, ours: Sequence[Entry], base: int) -> list[Entry]:
         """What the target has of these entries."""
