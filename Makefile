@@ -1,8 +1,11 @@
 # make run    the main job: a sales analyst that is resumed on the next day (sets up all it needs)
 # make test   everything (sets up all it needs)
+# make bench  Segue beside hand-written access and other layers, in half an hour (sets up their environments)
+# make rivals  the torture kit's comparable tests on other layers
+# make torture  the torture kit at its full sizes
 # make services  install the database servers that the tests start privately (Debian)
 # make check  format, lint, types, imports and the fast tests: under a minute
-.PHONY: run test check setup services format clean
+.PHONY: run test check bench rivals torture setup services format clean
 
 PY := .venv/bin/python
 STAMP := .venv/.segue-$(shell cksum pyproject.toml scripts/setup.sh | cksum | cut -d' ' -f1)
@@ -17,6 +20,16 @@ test: $(STAMP)
 check: $(STAMP)
 	sh scripts/check.sh
 	$(PY) -m pytest -n 2 --dist worksteal -m "not slow and not server"
+
+# TRANSCRIPTS=folder counts the bytes of real Claude Code transcripts, too
+bench: $(STAMP)
+	$(PY) -m bench.compare $(if $(TRANSCRIPTS),--transcripts $(TRANSCRIPTS))
+
+rivals: $(STAMP)
+	$(PY) -m bench.rivals.run
+
+torture: $(STAMP)
+	$(PY) scripts/torture.py
 
 setup: $(STAMP)
 

@@ -1,11 +1,12 @@
 """
-The comparable tests of the torture kit, for one session layer: ``python kit.py NAME PLACE``; prints JSON.
+The comparable tests of the torture kit, for one layer: ``python -m bench.rivals.kit LAYER PLACE IMPORTS``; prints JSON.
 
 Runs in that layer's own environment; needs nothing but the standard library and the layer.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import math
@@ -16,20 +17,12 @@ import time
 import warnings
 from collections import Counter
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parent))
-from subjects import SUBJECTS, LangGraphPostgres, Missing
+from bench.layers import Missing, layer_of
+from bench.text import Turn
 
 CONTEXT = multiprocessing.get_context("forkserver")
-IMPORTED = {
-    "segue": ["segue", "segue.stores.sqlite", "segue.stores.postgres"],
-    "agents": ["agents.extensions.memory", "aiosqlite"],
-    "langgraph": ["langgraph.graph", "langgraph.checkpoint.sqlite", "langgraph.checkpoint.postgres"],
-    "adk": ["google.adk.sessions", "google.adk.events", "google.genai", "aiosqlite", "asyncpg"],
-}
-"""What is imported once, before the processes are forked."""
 
 WORKERS, TURNS, KILLS, SENDERS, KEYS = 4, 25, 16, 8, 10
 PATIENCE_SECONDS = 240
@@ -48,9 +41,38 @@ VALUES: dict[str, Any] = {
 }
 
 
+class Subject:
+    """One session of a layer, by one process, on an event loop of its own."""
+
+    def __init__(self, name: str, place: str, session: str) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._layer = layer_of(name)(place)
+        self._do(self._layer.open())
+        self._session = self._do(self._layer.begin(session))
+
+    def _do(self, work: Any) -> Any:
+        return self._loop.run_until_complete(work)
+
+    def turn(self, question: str, answer: str) -> None:
+        """A question, then its answer, as the layer's runner stores them."""
+        self._do(self._layer.turn(self._session, self._layer.made(Turn(question, answer))))
+
+    def once(self, key: str, text: str) -> None:
+        """One message under an id of the caller's."""
+        self._do(self._layer.once(self._session, key, text))
+
+    def texts(self) -> list[str]:
+        """What is stored."""
+        return [self._layer.text(message) for message in self._do(self._layer.load(self._session))]
+
+    def put_value(self, value: Any) -> Any:
+        """Store a JSON value, and give it as it is read."""
+        return self._do(self._layer.put_value(self._session, value))
+
+
 def _worker(pipe: Any, name: str, place: str, session: str, task: str, options: dict[str, Any]) -> None:
     warnings.simplefilter("ignore")
-    subject = SUBJECTS[name](place, session)
+    subject = Subject(name, place, session)
     pipe.send("ready")
     pipe.recv()
     _TASKS[task](pipe, subject, **options)
@@ -127,9 +149,9 @@ def all_at_once(workers: list[Worker]) -> list[Any]:
 
 def one_session(name: str, place: str) -> dict[str, Any]:
     """Test 3: what several processes that advance one session leave."""
-    SUBJECTS[name](place, "race").turn("first asks", "first answers")
+    Subject(name, place, "race").turn("first asks", "first answers")
     answers = all_at_once([Worker(name, place, "race", "turns", who=f"p{n}", count=TURNS) for n in range(WORKERS)])
-    texts = SUBJECTS[name](place, "race").texts()
+    texts = Subject(name, place, "race").texts()
     told = [f"p{n} asks {number}" for n, (done, _) in enumerate(answers) for number in done]
     torn = sum(
         text in texts and texts[texts.index(text) + 1 : texts.index(text) + 2] != [text.replace("asks", "answers")]
@@ -161,7 +183,7 @@ def kills(name: str, place: str) -> dict[str, Any]:
             said += worker.kill()
             told += len(said)
             try:
-                texts = SUBJECTS[name](place, session).texts()
+                texts = Subject(name, place, session).texts()
             except Exception:  # noqa: BLE001 - whatever a layer raises is its answer
                 unreadable += 1
                 continue
@@ -172,9 +194,9 @@ def kills(name: str, place: str) -> dict[str, Any]:
 
 def once(name: str, place: str) -> dict[str, Any]:
     """Test 12: the same ids by many senders at once."""
-    SUBJECTS[name](place, "once").turn("first asks", "first answers")
+    Subject(name, place, "once").turn("first asks", "first answers")
     answers = all_at_once([Worker(name, place, "once", "once", keys=KEYS) for _ in range(SENDERS)])
-    stored = Counter(text for text in SUBJECTS[name](place, "once").texts() if text.startswith("text "))
+    stored = Counter(text for text in Subject(name, place, "once").texts() if text.startswith("text "))
     refused: Counter[str] = sum((Counter(each) for each in answers), Counter())
     return {
         "keys": KEYS,
@@ -191,7 +213,7 @@ def exact(name: str, place: str) -> dict[str, str]:
     found = {}
     for what, value in VALUES.items():
         try:
-            back = SUBJECTS[name](place, f"exact {list(VALUES).index(what)}").put_value(value)
+            back = Subject(name, place, f"exact {list(VALUES).index(what)}").put_value(value)
         except Exception as error:  # noqa: BLE001 - whatever a layer raises is its answer
             found[what] = f"refused ({type(error).__name__})"
             continue
@@ -203,20 +225,16 @@ def exact(name: str, place: str) -> dict[str, str]:
 
 def main() -> None:
     warnings.simplefilter("ignore")
-    name, place = sys.argv[1:]
-    CONTEXT.set_forkserver_preload(IMPORTED[name.partition("_")[0]])
-    if name == "langgraph_postgres":
-        LangGraphPostgres.prepare(place)
+    name, place, imports = sys.argv[1:]
+    CONTEXT.set_forkserver_preload(imports.split(","))
     for label, test in (("exact", exact), ("one_session", one_session), ("kills", kills), ("once", once)):
         began = time.monotonic()
         try:
             figures = test(name, place)
         except Exception as error:  # noqa: BLE001 - whatever a layer raises is its answer
             figures = {"failed": f"{type(error).__name__}: {error}"[:300]}
-        print(
-            json.dumps({"subject": name, "test": label, "seconds": round(time.monotonic() - began), **figures}),
-            flush=True,
-        )
+        seconds = round(time.monotonic() - began)
+        print(json.dumps({"test": label, "seconds": seconds, **figures}), flush=True)
 
 
 if __name__ == "__main__":
