@@ -1,0 +1,45 @@
+"""The MongoDB store: the contract, on a strict stand-in by the real driver, and on a server where one is given."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from fakes.mongodb import Server, replica_set
+from segue.stores.mongodb import MongoStore
+from segue.testing import StoreSuite
+
+# In the environment, since the suite's child processes make stores too.
+STAND_IN, GIVEN = "SEGUE_TEST_MONGODB_STAND_IN", "SEGUE_TEST_MONGODB_URL"
+
+
+def prefix_of(directory: Path) -> str:
+    """What the suite knows as a directory is a prefix of the collections here."""
+    return f"s_{hashlib.sha256(str(directory).encode()).hexdigest()[:16]}"
+
+
+@pytest.fixture(scope="class")
+def stand_in() -> Iterator[Server]:
+    # A killed process's open transaction is in the way until it is too old: a second here, a minute on a server.
+    with replica_set(transaction_seconds=1.0) as server, pytest.MonkeyPatch.context() as patch:
+        patch.setenv(STAND_IN, server.url)
+        yield server
+        assert server.unheard == []
+
+
+@pytest.mark.usefixtures("stand_in")
+class TestOnTheStandIn(StoreSuite):
+    def make_store(self, directory: Path) -> MongoStore:
+        return MongoStore(os.environ[STAND_IN], prefix=prefix_of(directory))
+
+
+@pytest.mark.server
+@pytest.mark.skipif(not os.environ.get(GIVEN), reason=f"no MongoDB on this machine; give a replica set in {GIVEN}")
+class TestOnAServer(StoreSuite):
+    def make_store(self, directory: Path) -> MongoStore:
+        return MongoStore(os.environ[GIVEN], prefix=prefix_of(directory), lock_timeout=timedelta(seconds=90))
