@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
+import threading
 from datetime import timedelta
 
 import pytest
@@ -16,6 +18,7 @@ from copies import EVERY
 from segue.copying import copy
 from segue.model import ScopeKey
 from segue.store import Append, Create, Erase
+from segue.stores.memory import MemoryStore
 from segue.transfer import DIFFERENCES, _draft
 
 ME = ScopeKey("acme", "lin")
@@ -353,6 +356,41 @@ def test_what_is_forked_and_appended_meanwhile_is_copied_too(two):
 
     assert copy(source, target, each=each).is_whole
     assert_same(source, target)
+
+
+class Forgetful(MemoryStore):
+    """Does every second commit without saying so."""
+
+    answers = itertools.cycle((False, True))
+
+    def commit(self, ops):
+        done = super().commit(ops)
+        if next(self.answers):
+            return done
+        raise segue.OutcomeUnknown("the connection was cut")
+
+
+def test_commits_of_unknown_outcome_are_asked_for_again_and_done_once():
+    with segue.open("memory:") as source, segue.open(Forgetful()) as target:
+        copies.fill(source, 60)
+        generations(source)
+        assert copy(source, target).is_whole
+        assert_same(source, target)
+
+
+def test_two_copies_at_once_do_no_harm(tmp_path):
+    urls = "memory:two-copies", f"sqlite:///{tmp_path}/b.db"
+    with segue.open(urls[0]) as source:
+        copies.fill(source, 40)
+        both = [threading.Thread(target=copy, args=urls) for _ in range(2)]
+        for one in both:
+            one.start()
+        for one in both:
+            one.join()
+        assert copy(*urls).is_whole
+        with segue.open(urls[1]) as target:
+            assert_whole(target)
+            assert_same(source, target)
 
 
 # Damage, and bad input

@@ -37,6 +37,7 @@ from .errors import (
     TooNew,
     Unavailable,
     Unsupported,
+    VersionMoved,
 )
 from .model import Entry, Parent, ScopeKey, SessionInfo, Status, to_us
 from .store import LIST_MAX, Create, Erase, Filter, Fork, Op, Release, Take, Update
@@ -362,6 +363,10 @@ class _Copier:
             theirs = self.transfer.do(Update(ours.scope, ours.id, changes, theirs.version))
         except Exists as error:
             raise Differs("key", f"session {error.session!r} of the target has the key {ours.key!r}") from None
+        except VersionMoved:
+            theirs = self.target.get(ours.scope, ours.id)
+            if _attributes(theirs) != _attributes(ours):  # else it was this very change, whose answer was lost
+                raise
         finally:
             self.transfer.clock.reset()
         tally.is_changed = True
