@@ -240,6 +240,18 @@ def test_a_reading_recorded_without_its_call_is_counted_as_left(me):
     assert talk.session.read(kinds=("mask",)) == []
 
 
+@pytest.mark.parametrize("language", ["en", "zh"])
+def test_a_reading_whose_call_nobody_told_is_found_by_the_line_that_it_left(talk, language):
+    look = reads("stock:{name}", name="look")(lambda name: f'{name} has "41"')
+    with talk.session.run() as run, using(run, talk.sources, language=language):
+        texts = {f"c{n}": look(f"s{n}") for n in (1, 2)}
+        run.append(talk.question(), *talk.call("c0", *texts), *talk.results(c0="s1 has 40", **texts), talk.answer())
+    talk.version = "2"
+    back = talk.come_back()
+    assert ([call for _, call, _ in back.mask.results], back.mask.left) == (["c1", "c2"], 0)
+    assert "s1 has 40" in talk.shown() and "s1 has \\" not in talk.shown()
+
+
 def test_of_two_readings_by_one_call_each_that_changed_is_named(me):
     talk = Talk(me)
     with talk.session.run() as run:

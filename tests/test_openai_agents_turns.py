@@ -276,6 +276,68 @@ def test_a_turn_without_a_briefing_says_nothing(me):
     assert asyncio.run(go()) == (None, [user("one")])
 
 
+def test_a_masked_reading_is_sent_as_superseded_and_stored_as_it_was(me, tmp_path):
+    from agents import function_tool
+
+    report = tmp_path / "report.md"
+    report.write_text("first")
+    sources = segue.Sources(roots=[tmp_path])
+    how = segue.ResumeOptions(sources=sources, stale="mask")
+
+    @function_tool
+    @guard.reads(f"file:{report}")
+    def look(text: str) -> str:
+        """Look at it."""
+        return report.read_text()
+
+    async def go():
+        session, model = SegueSession("a", me), Echo(tool="look")
+        async with session.turn(briefing=how):
+            await Runner.run(agent(model, look), "q call:1", session=session, hooks=SegueHooks(session))
+        before = await session.get_items()
+        stored = await (await session.stored()).read()
+        report.write_text("second")
+        async with session.turn(briefing=how):
+            await Runner.run(agent(model), "and now?", session=session)
+        fork = await session.fork("b", keep=4)
+        again = await (await session.stored()).read(upto=stored[-1].seq)
+        assert [entry.body for entry in again] == [entry.body for entry in stored]
+        popped = []
+        while (item := await fork.pop_item()) is not None:
+            popped.append(item)
+        return before, await session.get_items(), model.seen[-1], popped
+
+    before, items, sent, popped = asyncio.run(go())
+    at = next(n for n, item in enumerate(before) if item.get("type") == "function_call_output")
+    assert before[at]["output"].startswith("first")
+    for shown in (items, sent):
+        assert "first" not in shown[at]["output"] and "superseded" in shown[at]["output"]
+        assert [item for n, item in enumerate(shown[:4]) if n != at] == [b for n, b in enumerate(before) if n != at]
+    assert popped[::-1] == before, "what is popped is what was stored"
+
+
+def test_a_fork_of_before_a_mask_shows_what_its_parent_shows(me):
+    async def go():
+        session = SegueSession("a", me)
+        call = {"type": "function_call", "call_id": "c", "name": "look", "arguments": "{}"}
+        output = {"type": "function_call_output", "call_id": "c", "output": "old"}
+        await session.add_items([user("q"), call, output, user("more")])
+        stored = (await session.stored()).sync
+        mask = stored.append(segue.mask.Mask(((3, "c", "superseded"),)).draft())
+        fork = await session.fork("b", keep=3)
+        shown = [(await one.get_items())[2]["output"] for one in (session, fork)]
+        assert (await session.get_items(2))[0]["output"] == "superseded"
+        stored.append({"seqs": [mask.seqs[0]]}, kind="retract", format="segue", refs=("retract",))
+        shown += [(await one.get_items())[2]["output"] for one in (session, fork)]
+        broken = {"results": [{"seq": 3, "call": 7, "text": "x"}]}
+        stored.append(broken, kind="mask", format="segue", refs=("mask", "retract"))
+        with pytest.raises(segue.errors.ViewInvalid, match="no mask that Segue can read"):
+            await session.get_items()
+        return shown
+
+    assert asyncio.run(go()) == ["superseded", "superseded", "old", "superseded"]
+
+
 def test_a_cancelled_wait_for_the_turn_takes_nothing(me):
     async def go():
         session = SegueSession("a", me)

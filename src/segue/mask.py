@@ -19,7 +19,7 @@ from .formats.masking import is_bound, masked
 from .ground import Ground
 from .ledger import Observation, canonical
 from .log import Log
-from .model import Draft, Entry
+from .model import Draft
 from .phrases import Phrases, clean
 from .world import Finding
 
@@ -38,7 +38,8 @@ class Mask(NamedTuple):
 
     Attributes:
         results: Seq of the message, call id, text in the place of the payload.
-        left: Readings that no longer hold and whose result cannot be found (recorded without their call).
+        left: Readings that no longer hold and whose result cannot be found (recorded without their call, and
+            no result holds their stamp).
     """
 
     results: tuple[tuple[int, str, str], ...] = ()
@@ -71,36 +72,74 @@ def plan_mask(
         MaskRefused: ``signed-thinking`` or ``format``.
     """
     words = phrases.phrases(language)
-    texts: dict[tuple[int, str], list[str]] = {}
+    texts: dict[_Place, list[str]] = {}
     left = 0
     for finding in findings:
         if finding.outcome not in MASKED:
             continue
-        if finding.observation.call is None:
+        read = finding.observation
+        place = _stamped(log_, format, found, read, upto) if read.call is None else None
+        if read.call is None and place is None:
             left += 1
             continue
-        place = _result(log_, format, found, finding.observation, upto)
-        if place and finding.observation.call not in found.retracts.masks.get(place.seq, {}):
-            texts.setdefault((place.seq, finding.observation.call), []).append(_text(finding, now, words))
+        place = place or _result(log_, format, found, read, upto)
+        if place and place.call not in found.retracts.masks.get(place.seq, {}):
+            texts.setdefault(place, []).append(_text(finding, now, words))
     if texts:
         _check(log_, format, upto, min(seq for seq, _ in texts))
     return Mask(tuple((seq, call, "\n".join(lines)) for (seq, call), lines in sorted(texts.items())), left)
 
 
-def _result(log_: Log, format: str, found: Ground, read: Observation, upto: int) -> Entry | None:
+class _Place(NamedTuple):
+    """A result: seq of its message, id of the call."""
+
+    seq: int
+    call: str
+
+
+def _result(log_: Log, format: str, found: Ground, read: Observation, upto: int) -> _Place | None:
     """The message in the view that holds what was read: the first after the reading that answers its call."""
-    rules = formats.rules(format)
-    if rules is None:
-        raise MaskRefused(
-            f"Segue does not know how results look in the format {format!r}; use stale='note'", reason="format"
-        )
+    _rules(format)
     call = read.call or ""
     hits = log_.by_ref(formats.call_ref(call), after=found.after, upto=upto, limit=_HITS_MAX)
     answers = [hit.entry for hit in hits if hit.entry.kind == "message" and hit.entry.format == format]
     answers = [e for e in answers if e.body is not None and masked(format, codec.decode(e.body), {call: ""})]
     later = [entry for entry in answers if entry.seq > read.seq]
     place = later[0] if later else answers[-1] if answers else None
-    return None if place is None or found.retracts.by(place) else place
+    return None if place is None or found.retracts.by(place) else _Place(place.seq, call)
+
+
+def _stamped(log_: Log, format: str, found: Ground, read: Observation, upto: int) -> _Place | None:
+    """The same for a reading whose call is not known, as some SDKs do not tell it: by the line that it left."""
+    rules = _rules(format)
+    lines = {_quoted(read.stamp(language)) for language in phrases.templates}
+    after = max(read.seq, found.after)
+    for entry in log_.read(after=after, upto=upto, kinds=("message",), limit=_HITS_MAX):
+        if entry.format != format or entry.body is None or found.retracts.by(entry):
+            continue
+        value = codec.decode(entry.body)
+        for call in rules.results(value):
+            rest = masked(format, value, {call: ""})
+            if rest is not None and any(_count(line, value) > _count(line, rest) for line in lines):
+                return _Place(entry.seq, call)
+    return None
+
+
+def _count(line: str, value: Any) -> int:
+    return codec.encode(value).decode().count(line)
+
+
+def _quoted(text: str) -> str:
+    return codec.encode(text).decode()[1:-1]
+
+
+def _rules(format: str) -> formats.FormatRules:
+    rules = formats.rules(format)
+    if rules is None:
+        raise MaskRefused(
+            f"Segue does not know how results look in the format {format!r}; use stale='note'", reason="format"
+        )
+    return rules
 
 
 def _check(log_: Log, format: str, upto: int, first: int) -> None:

@@ -21,6 +21,17 @@ ROUTES = {
 }
 
 
+class Http(ThreadingHTTPServer):
+    """Where connections of killed clients end without a word."""
+
+    daemon_threads = True
+    request_queue_size = 64
+
+    def handle_error(self, request, client_address):
+        if not isinstance(sys.exc_info()[1], OSError):
+            super().handle_error(request, client_address)
+
+
 class Server:
     """
     A provider.
@@ -42,8 +53,7 @@ class Server:
         self.prefixes: set = set()  # digests of what the cache holds
         self.made = 0
         self.lock = threading.Lock()
-        self.http = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
-        self.http.daemon_threads = True
+        self.http = Http(("127.0.0.1", 0), _handler(self))
 
     @property
     def url(self) -> str:
@@ -68,6 +78,8 @@ def _handler(server: Server) -> type[BaseHTTPRequestHandler]:
 
         def do_POST(self):
             raw = self.rfile.read(int(self.headers["Content-Length"]))
+            if len(raw) < int(self.headers["Content-Length"]):
+                return  # whoever asked was killed in the middle of it
             path = self.path.split("?")[0]
             with server.lock:
                 fault = server.faults.pop(0) if server.faults else None
@@ -145,7 +157,6 @@ def serve() -> Iterator[Server]:
 
 def main() -> None:
     server = Server()
-    server.http.request_queue_size = 64
     print(server.url, flush=True)
     threading.Thread(target=server.http.serve_forever, daemon=True).start()
     with contextlib.suppress(OSError, KeyboardInterrupt):

@@ -7,6 +7,7 @@ from typing import Any
 
 import segue
 from segue.errors import Invalid
+from segue.mask import Mask
 
 from . import history
 
@@ -43,4 +44,7 @@ def _marks(parent: segue.Session, base: history.Ground, at: int) -> list[segue.D
     gone = [entry.seq for entry in entries if base.taken.holds(entry)]
     if gone:
         marks.append(history.retraction(gone, "forked"))
+    masks = tuple(base.taken.masks_after(at))
+    if masks:
+        marks.append(Mask(masks).draft())
     return marks

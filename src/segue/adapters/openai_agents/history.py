@@ -3,16 +3,18 @@ The items of a session: what stands of its log, as the SDK wants it.
 
 The SDK's list shrinks (pop, clear, compaction); the log only grows. So shrinking is an entry, too:
 a cut stands before what was cleared, a retraction names what was popped, and a reading starts at the
-last cut, which is found by its ref. What was taken back stays in the log until it is erased.
+last cut, which is found by its ref. What was taken back stays in the log until it is erased. A mask
+changes what is read in the place of a result; what is stored stays as it was.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import segue
 from segue.errors import ViewInvalid
+from segue.formats.masking import masked
 from segue.model import Draft, Entry, Usage
 
 FORMAT = "openai.responses"
@@ -48,16 +50,25 @@ class Ground(NamedTuple):
 
 
 class Taken:
-    """What is taken back: entries by seq, by run, or all after a seq; always of before the retraction."""
+    """
+    What is taken back: entries by seq, by run, or all after a seq; always of before the retraction.
+
+    And what is shown in another way: results that a mask replaces.
+    """
 
     def __init__(self) -> None:
         self._seqs: set[int] = set()
         self._runs: dict[str, int] = {}
         self._after: list[tuple[int, int]] = []
+        self._masks: dict[int, dict[str, tuple[str, int]]] = {}  # by seq and call: the text, and the mask that says so
 
     def add(self, entry: Entry) -> None:
-        """Take in one retraction; newest first, since one that a later one names does not hold."""
-        if entry.kind != "retract" or entry.body is None or entry.seq in self._seqs:
+        """Take in one retraction or mask; newest first, since one that a later one names does not hold."""
+        if entry.body is None or entry.seq in self._seqs:
+            return
+        if entry.kind == "mask":
+            self._mask(entry)
+        if entry.kind != "retract":
             return
         body = _body(entry)
         seqs, run, after = body.get("seqs", []), body.get("run"), body.get("after")
@@ -68,6 +79,30 @@ class Taken:
             self._runs.setdefault(run, entry.seq)
         if after is not None:
             self._after.append((after, entry.seq))
+
+    def _mask(self, entry: Entry) -> None:
+        for one in _body(entry).get("results", ()):
+            seq, call, text = (
+                (one.get(name) for name in ("seq", "call", "text")) if isinstance(one, dict) else (0, 0, 0)
+            )
+            if not (isinstance(seq, int) and isinstance(call, str) and isinstance(text, str)):
+                raise _bad(entry)
+            if seq < entry.seq:
+                self._masks.setdefault(seq, {}).setdefault(call, (text, entry.seq))
+
+    def shown(self, entry: Entry) -> Any:
+        """The item of an entry, with what its masks say in the place of results."""
+        value = value_of(entry)
+        texts = self._masks.get(entry.seq)
+        if texts is None:
+            return value
+        found = masked(entry.format, value, {call: text for call, (text, _) in texts.items()})
+        return value if found is None else found
+
+    def masks_after(self, at: int) -> Iterator[tuple[int, str, str]]:
+        """Seq, call and text of what stands up to a seq and was masked later."""
+        for seq, texts in sorted(self._masks.items()):
+            yield from ((seq, call, text) for call, (text, by) in texts.items() if seq <= at < by)
 
     def holds(self, entry: Entry) -> bool:
         """True when the entry was taken back."""
@@ -106,14 +141,15 @@ def _taken(session: segue.Session, after: int, upto: int) -> Taken:
         upto = page[-1].entry.seq - 1
 
 
-def read(session: segue.Session, limit: int | None = None) -> tuple[Ground, list[Item]]:
-    """The newest ``limit`` items (None: all), oldest first, as of one head."""
+def read(session: segue.Session, limit: int | None = None, *, as_stored: bool = False) -> tuple[Ground, list[Item]]:
+    """The newest ``limit`` items (None: all), oldest first, as of one head; results as they are masked."""
     base = ground(session)
+    show = value_of if as_stored else base.taken.shown
     found: list[Item] = []  # newest first
     step, upto = _PAGE if limit is not None else PAGE_MAX, base.head
     while upto > base.start and (limit is None or len(found) < limit):
         page = session.read(after=base.start, upto=upto, kinds=KINDS, reverse=True, limit=min(step, PAGE_MAX))
-        found += [Item(entry.seq, value_of(entry)) for entry in page if _stands(entry, base.taken)]
+        found += [Item(entry.seq, show(entry)) for entry in page if _stands(entry, base.taken)]
         if len(page) < min(step, PAGE_MAX):
             break
         upto, step = page[-1].seq - 1, step * 2

@@ -116,7 +116,7 @@ class SegueSession:
 
     async def get_items(self, limit: int | None = None, *, wrapper: Any = None) -> list[Any]:
         """
-        The newest items, oldest first.
+        The newest items, oldest first; the results of readings that a turn has masked say so instead.
 
         Args:
             limit: At most this many (0 or less: none); None: as the session's settings say, else all.
@@ -445,7 +445,7 @@ class SegueSession:
         if stored is None:
             return None
         for _ in range(ATTEMPTS_MAX):
-            base, items = await self._hop(history.read, stored.sync, 1)
+            base, items = await self._hop(history.read, stored.sync, 1, as_stored=True)
             if not items:
                 return None
             self._check_free(stored)
