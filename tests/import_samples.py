@@ -258,3 +258,20 @@ def langgraph_database(path):
     con.execute("INSERT INTO writes VALUES ('lost', '', '9', 't', 0, ?, 'json', x'5b5d')", ("中文",))
     con.commit()
     con.close()
+
+
+def langgraph_branches(path):
+    """A root with two branches, each with a message of its own."""
+
+    def state(*texts):
+        messages = [{"type": "human", "id": text, "content": text} for text in texts]
+        return json.dumps({"channel_values": {"messages": messages}}).encode()
+
+    langgraph_database(path)
+    rows = [("1", None, state("root")), ("2", "1", state("root", "way A")), ("3", "1", state("root", "way B"))]
+    con = sqlite3.connect(path)
+    con.execute("DELETE FROM checkpoints")
+    con.execute("DELETE FROM writes")
+    con.executemany("INSERT INTO checkpoints VALUES ('t', '', ?, ?, 'json', ?, x'80')", rows)
+    con.commit()
+    con.close()
