@@ -27,7 +27,7 @@ NUMBER_MAX = 1_000
 
 _encode = msgspec.json.encode
 _decode = msgspec.json.decode
-_STRINGS = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
+_STRINGS = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
 _NUMERIC = bytes(ord("0") if chr(byte) in "-+.0123456789eE" else ord(" ") for byte in range(256))
 _LONG_NUMBER = b"0" * (NUMBER_MAX + 1)
 
