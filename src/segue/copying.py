@@ -43,6 +43,9 @@ from .model import Entry, Parent, ScopeKey, SessionInfo, Status, to_us
 from .store import LIST_MAX, Create, Erase, Filter, Fork, Op, Release, Take, Update
 from .transfer import DIFFERENCES, Difference, Differs, Outcome, Tally, Transfer
 
+SLACK_US = 60_000_000
+"""How far times are trusted: clocks were set, and copies keep times to some milliseconds."""
+
 REBUILT = "segue.copy:erased"
 """Tag of a session that is made only to be forked and erased again, as it was in the source."""
 
@@ -199,7 +202,7 @@ class _Copier:
         self.firsts: dict[str, Entry | None] = {}
 
     def run(self, scopes: Iterable[ScopeKey]) -> None:
-        began = self.source.now_us() - 60_000_000
+        began = self.source.now_us() - SLACK_US
         all_of = {scope: list(self._list(scope, None)) for scope in scopes}
         for listed in all_of.values():
             self._expect(listed)
@@ -434,7 +437,7 @@ class _Copier:
         best, at = "", 0
         for one in self.listed.values():
             known = min(self.transfer.common.get(one.id, 0), orphan.base)
-            is_of_that_time = one.base or one.created_us <= first.created_us <= one.active_us
+            is_of_that_time = one.base or one.created_us - SLACK_US <= first.created_us <= one.active_us + SLACK_US
             if known <= at or one.id == orphan.id or not is_of_that_time or self._first(scope, one.id) != first:
                 continue
             low, high = 1, known  # what is shared is shared from the beginning
