@@ -305,9 +305,10 @@ class Server:
 
     def kill(self, signal_: signal.Signals | None = None) -> None:
         """Crash it (an immediate stop, or the signal given), and wait until it is gone."""
-        if self._process is not None and self._process.poll() is None:
-            self._process.send_signal(signal_ or self.recipe.stop_signal)
-            self._process.wait(START_SECONDS)
+        process = self._process  # another thread may start the next one meanwhile
+        if process is not None and process.poll() is None:
+            process.send_signal(signal_ or self.recipe.stop_signal)
+            process.wait(START_SECONDS)
 
     def stop(self) -> None:
         self.kill()
