@@ -21,6 +21,7 @@ import pytest
 
 import import_samples as samples
 import segue
+from import_memory import needed
 from import_samples import REAL, call, claude_record, line, messages_of, original_of, result
 from segue import ViewSpec
 from segue.exporters import export_messages
@@ -182,29 +183,6 @@ def test_no_locale_changes_what_is_imported_and_exported(tmp_path):
 
 # D. Huge files
 
-MEMORY = """
-    import resource, sys
-    import segue
-    from segue.importers import import_file
-    with segue.open("sqlite:///big.db") as db:
-        import_file(db.scope(), "small.jsonl")
-        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        report = import_file(db.scope(), "big.jsonl")
-        after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        session = db.scope().get_key(report.sessions[0].key)
-        last = session.read(kinds=["message"], last=1)[0].json()["content"]
-    print(report.records, (after - before) * 1024, report.counts["too-large"], last)
-"""
-
-
-def peak_of(tmp_path):
-    """Records, bytes of memory beyond those of a small import, lines too large to be shown, the last message."""
-    (tmp_path / "small.jsonl").write_bytes(samples.claude())
-    code = textwrap.dedent(MEMORY)
-    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)
-    records, more, large, last = done.stdout.split()
-    return int(records), int(more), int(large), last
-
 
 def test_memory_is_a_small_multiple_of_the_longest_line_however_long_the_file(tmp_path):
     """openai/codex#28866: 500 MB with a line of 100 MB (here a tenth)."""
@@ -216,9 +194,9 @@ def test_memory_is_a_small_multiple_of_the_longest_line_however_long_the_file(tm
                 out.write(line(claude_record("user", "long", f"u{n - 1}", "x" * longest)))
             out.write(line(claude_record("user", f"u{n}", f"u{n - 1}" if n else None, f"{n:019,}|" * 1_000)))
         out.write(line(claude_record("assistant", "end", f"u{count - 1}", "the-end")))
-    records, more, large, last = peak_of(tmp_path)
-    assert (records, large, last) == (count + 2, 1, "the-end")
-    assert more < 40_000_000 + 8 * longest, more
+    found = needed(tmp_path)
+    assert (found.records, found.large, found.last) == (count + 2, 1, "the-end")
+    assert found.more_bytes < 40_000_000 + 3 * longest, found
 
 
 def test_many_pictures_are_read_in_bounded_memory(tmp_path):
@@ -230,9 +208,9 @@ def test_many_pictures_are_read_in_bounded_memory(tmp_path):
             out.write(line(claude_record("assistant", f"a{n}", f"r{n - 1}" if n else None, call(f"t{n}"))))
             out.write(line(claude_record("user", f"r{n}", f"a{n}", [{**result(f"t{n}")[0], "content": [picture]}])))
         out.write(line(claude_record("assistant", "end", f"r{count - 1}", "the-end")))
-    records, more, large, last = peak_of(tmp_path)
-    assert (records, large, last) == (2 * count + 1, 0, "the-end")
-    assert more < 60_000_000, more
+    found = needed(tmp_path)
+    assert (found.records, found.large, found.last) == (2 * count + 1, 0, "the-end")
+    assert found.more_bytes < 60_000_000, found
 
 
 def test_what_a_session_costs_does_not_depend_on_its_sub_agents(scope, tmp_path):

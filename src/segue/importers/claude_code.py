@@ -26,7 +26,7 @@ from .report import FileReport
 from .source import Source
 from .tokens import of_anthropic
 from .tree import Tree
-from .writing import check
+from .writing import PIECE, check
 
 NAME = "claude-code"
 
@@ -86,7 +86,16 @@ class _Line(msgspec.Struct, rename="camel"):
     message: msgspec.Raw = msgspec.Raw()
 
 
+class _Long(msgspec.Struct):
+    """What is needed of a message that is too long to be an entry."""
+
+    role: Any = None
+    id: Any = None
+    usage: Any = None
+
+
 _line = msgspec.json.Decoder(_Line)
+_long = msgspec.json.Decoder(_Long)
 
 
 def recognises(source: Source) -> bool:
@@ -304,6 +313,9 @@ class _Reader:
         body = bytes(head.message)
         if not body or head.type not in {"user", "assistant", None}:
             return ()
+        if len(body) > PIECE:
+            found = _long.decode(body)
+            return (self._with_facts(body, {"role": found.role, "id": found.id, "usage": found.usage}, None, head),)
         message = codec.decode(body)
         if not isinstance(message, dict):
             return ()

@@ -62,7 +62,8 @@ def lines(file: BinaryIO) -> Iterator[Line]:
         number += 1
         ends = raw.endswith(b"\n")
         is_part = not ends and len(raw) == LINE_MAX
-        yield Line(number, raw[:-1] if ends else raw, ends, is_part)
+        raw = raw[:-1] if ends else raw  # no second copy while the line is looked at
+        yield Line(number, raw, ends, is_part)
 
 
 def parse(raw: bytes) -> Parsed:

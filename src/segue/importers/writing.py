@@ -170,10 +170,10 @@ class Writer:
         cut = said[0] if len(said) == 1 and said[0].at is not None and 0 < len(said[0].body) <= PIECE else None
         size = len(raw) - (0 if cut is None else len(cut.body))
         if size > PIECE_MAX:
-            pieces = [raw[n : n + PIECE] for n in range(0, len(raw), PIECE)]
-            for n, piece in enumerate(pieces):
-                self._add(_raw(PART, piece, f"p.{record.number}.{n}"), "")
-            self.pack.parts(record.number, len(pieces), ends=not record.is_part)
+            places = range(0, len(raw), PIECE)
+            for n, at in enumerate(places):
+                self._add(_raw(PART, raw[at : at + PIECE], f"p.{record.number}.{n}"), "")
+            self.pack.parts(record.number, len(places), ends=not record.is_part)
         elif cut is not None and cut.at is not None:
             self.pack.around(record.number, raw, cut.at, len(cut.body))
         else:
