@@ -243,9 +243,11 @@ def erased(db, id):
 def generations(db):
     """Great-grandchildren, whose middle generations are erased, and one that shares with nobody who lives."""
     me = db.scope(*ME)
-    oldest = me.create(id="oldest")
+    root = me.create(id="root")
+    say(root, "a")
+    oldest = root.fork(1, id="oldest")
     db.engine.store.shift_clock(-20_000)  # clocks are set, and copies keep times to some milliseconds
-    say(oldest, *"abcde")
+    say(oldest, *"bcde")
     middle = oldest.fork(4, id="middle")
     say(middle, *"fgh")
     for number, at in enumerate((6, 5, 2)):
@@ -267,12 +269,12 @@ def test_what_forks_share_with_an_erased_parent_is_shared_again(pair):
         "lone": 2,
     }
     assert_same(source, target)
-    assert copy(source, target).outcomes == {"unchanged": 5}
+    assert copy(source, target).outcomes == {"unchanged": 6}
     for id in ("middle", "lone"):
         with pytest.raises(segue.Exists):
             target.scope(*ME).create(id=id)
     # Who owns what shows in what goes with whom.
-    for id in ("oldest", "young 0", "heir", "young 1", "young 2"):
+    for id in ("oldest", "young 0", "heir", "root", "young 1", "young 2"):
         assert erased(source, id) == erased(target, id), id
 
 
@@ -311,8 +313,10 @@ def test_a_session_under_a_run_is_copied_up_to_its_last_batch_or_refused(pair):
     session = source.scope(*ME).create(id="s")
     with session.run(id="r") as run:
         run.append({"role": "user", "content": "one"}, refs=(EVERY,))
-        refused = outcome(copy(source, target, running="refuse"))
-        assert (refused.outcome, refused.is_whole, refused.entries) == ("refused", False, 0)
+        forks = [session.fork(1, id=id) for id in ("f1", "f2")]
+        found = copy(source, target, running="refuse")
+        assert found.outcomes == {"refused": 1, "differs": len(forks)}
+        assert (outcome(found).entries, outcome(found, "f1").difference.kind) == (0, "parent")
         found = outcome(copy(source, target))
         assert (found.outcome, found.entries, found.running, "lease" in found.left) == ("copied", 1, "r", True)
         run.append({"role": "assistant", "content": "two"}, refs=(EVERY,))
@@ -404,6 +408,7 @@ def test_damage_ends_only_its_session(tmp_path):
         damage(f"{tmp_path}/source.db", 2)
         found = {one.session: one for one in copy(source, target).sessions}
         assert (found["s"].outcome, found["t"].outcome) == ("damaged", "copied")
+        assert "in the source: " in found["s"].reason
         assert "entry 2" in found["s"].reason
         assert_whole(target)
 
@@ -440,7 +445,7 @@ def test_the_command_copies_once_and_says_so(cli, tmp_path):
     assert (ran.code, sum(line["entries"] for line in ran.lines)) == (0, 12)
     assert {line["outcome"] for line in ran.lines} == {"copied", "unchanged", "tombstone"}
     ran = cli("copy", "--from", "a.db", "--to", "jsonl:folder")
-    assert (ran.code, ran.out.splitlines()[0]) == (0, "6 unchanged; 0 entries copied")
+    assert (ran.code, ran.out.splitlines()[0]) == (0, "7 unchanged; 0 entries copied")
 
 
 def test_the_command_tells_of_what_differs_by_its_exit_code(cli):

@@ -41,7 +41,7 @@ from .errors import (
 )
 from .model import Entry, Parent, ScopeKey, SessionInfo, Status, to_us
 from .store import LIST_MAX, Create, Erase, Filter, Fork, Op, Release, Take, Update
-from .transfer import DIFFERENCES, Difference, Differs, Outcome, Tally, Transfer
+from .transfer import DIFFERENCES, Damaged, Difference, Differs, Outcome, Tally, Transfer
 
 SLACK_US = 60_000_000
 """How far times are trusted: clocks were set, and copies keep times to some milliseconds."""
@@ -200,6 +200,7 @@ class _Copier:
         self.listed: dict[str, _Listed] = {}  # of this scope
         self.erased: dict[str, Tally] = {}  # session that was erased in the source → what was done for its forks
         self.firsts: dict[str, Entry | None] = {}
+        self.failed: set[str] = set()
 
     def run(self, scopes: Iterable[ScopeKey]) -> None:
         began = self.source.now_us() - SLACK_US
@@ -208,6 +209,7 @@ class _Copier:
             self._expect(listed)
         for scope, listed in all_of.items():
             self.listed, self.transfer.common, self.erased, self.firsts = {}, {}, {}, {}
+            self.failed = set()
             new = listed
             while new:
                 self.listed |= {one.id: one for one in new}
@@ -242,20 +244,26 @@ class _Copier:
             self.progress(self.told)
 
     def _scope(self, scope: ScopeKey, listed: Sequence[_Listed]) -> None:
-        """Parents before their forks; those whose parent was erased last, for then their other relatives are there."""
+        """Parents before their forks; orphans last, for by then all that they may share with is there."""
         forks: dict[str, list[_Listed]] = {}
+        roots: list[_Listed] = []
+        orphans: list[_Listed] = []
         here = {one.id for one in listed}
-        for one in listed:
-            forks.setdefault(one.parent if one.parent in here else "", []).append(one)
-        queue = deque(sorted(forks.pop("", ()), key=lambda one: (bool(one.parent), one.created_us, one.id)))
-        while queue:
-            one = queue.popleft()
-            self._report(self._session(scope, one.id))
-            self._tell(sessions=1)
-            queue.extend(forks.pop(one.id, ()))
+        for one in sorted(listed, key=lambda one: (one.created_us, one.id)):
+            under = forks.setdefault(one.parent, []) if one.parent in here else orphans if one.parent else roots
+            under.append(one)
+        for first in (roots, orphans):
+            queue = deque(first)
+            while queue:
+                one = queue.popleft()
+                self._report(self._session(scope, one.id))
+                self._tell(sessions=1)
+                queue.extend(forks.pop(one.id, ()))
 
     def _report(self, copied: Copied) -> None:
         self.done.append(copied)
+        if not copied.is_whole:
+            self.failed.add(copied.session)
         if self.each is not None:
             self.each(copied)
 
@@ -270,7 +278,7 @@ class _Copier:
         except NotFound:
             return Copied(scope, id, "gone")
         except Corrupt as error:
-            return Copied(scope, id, "damaged", reason=str(error))
+            return Copied(scope, id, "damaged", reason=f"in the source: {error}")
         if ours.lease is not None and ours.lease.state == "running":
             run = ours.lease.run
         try:
@@ -279,7 +287,8 @@ class _Copier:
         except Differs as found:
             failed = {"outcome": "differs", "difference": found.difference}
         except Corrupt as error:
-            failed = {"outcome": "damaged", "reason": str(error)}
+            where = "source" if isinstance(error, Damaged) else "target"
+            failed = {"outcome": "damaged", "reason": f"in the {where}: {error}"}
         except _FATAL:
             raise
         except NotDone as error:
@@ -402,8 +411,9 @@ class _Copier:
                 self.source.get(scope, id)
             except NotFound:
                 self._make_erased(scope, id)
-            else:  # it was not copied yet, or no further
-                self._report(self._session(scope, id))
+            else:
+                if id not in self.failed:  # it was not copied yet, or not so far
+                    self._report(self._session(scope, id))
         if self.transfer.common.get(id, 0) < ours.base:
             raise Differs("parent", f"it shares {ours.base} entries with {id!r}, which is not so in the target")
 
@@ -425,8 +435,10 @@ class _Copier:
                 raise Differs("parent", f"it shares entries with {id!r}, which was erased in the target") from None
             finally:
                 self.transfer.clock.reset()
-        self.transfer.entries(scope, longest.id, theirs, tally, after=0, upto=longest.base)
-        self.transfer.clock.reset()
+        try:
+            self.transfer.entries(scope, longest.id, theirs, tally, after=0, upto=longest.base)
+        finally:
+            self.transfer.clock.reset()
 
     def _relative(self, scope: ScopeKey, orphan: _Listed, first: Entry) -> tuple[str, int]:
         """

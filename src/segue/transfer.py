@@ -60,6 +60,10 @@ class Differs(Exception):
         self.difference = Difference(kind, seq, text or DIFFERENCES[kind])
 
 
+class Damaged(Corrupt):
+    """It is the source that is damaged."""
+
+
 class Tally:
     """What was done to one session so far."""
 
@@ -135,7 +139,10 @@ class Transfer:
         self.common[target] = after
         limit = PAGE
         while after < upto:
-            ours = self.source.read(scope, source, after=after, upto=upto, limit=limit)
+            try:
+                ours = self.source.read(scope, source, after=after, upto=upto, limit=limit)
+            except Corrupt as error:
+                raise Damaged(str(error), session=error.session, seq=error.seq) from error
             there = self._stored(scope, target, ours, base) if after < theirs.head else []
             self._compare(scope, target, ours, there, tally, base=base)
             missing = ours[len(there) :]
