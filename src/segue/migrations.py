@@ -1,6 +1,7 @@
 """
 The migrations of a store's schema: what is pending, and bringing it up to date before programs open it.
 
+A store whose module has the functions ``plan`` and ``apply`` takes part; they give (number, name, SQL) of each step.
 A store brings its schema up to date when it is opened. Here that is done apart: by an owner of the schema, where
 programs connect as users that may not change it, or at a time of one's choosing.
 """
@@ -78,13 +79,16 @@ def apply(url: str, **options: Any) -> Migrations:
 
 
 def _call(name: str, url: str, options: dict[str, Any]) -> Migrations:
-    module, _, place = find_store(url)
+    module, made, place = find_store(url)
+    store = module.__name__.rpartition(".")[2]
     call = getattr(module, name, None)
-    if call is None and not options:
-        return Migrations(has_schema=False, steps=())
     unknown = sorted(set(options) - set(getattr(call, "__kwdefaults__", None) or ()))
-    if call is None or unknown:
-        raise Unsupported(unknown[0] if unknown else "migrations", module.__name__.rpartition(".")[2])
+    if unknown:
+        raise Unsupported(unknown[0], store)
+    if call is None:
+        if "migrate" in (getattr(module, made).__init__.__kwdefaults__ or ()):  # it has migrations, and does them alone
+            raise Unsupported("migrate", store)
+        return Migrations(has_schema=False, steps=())
     found = [step[:3] for step in call(place, **options)]
     steps = (Step(number, step_name.removeprefix(f"{number:04}_"), sql) for number, step_name, sql in found)
     return Migrations(has_schema=True, steps=tuple(steps))
