@@ -14,9 +14,9 @@ from segue.model import Entry, ScopeKey, SessionInfo, Usage, to_us
 from segue.store import Report
 
 from ._redis_keys import Keys, Spans, unpack_spans
-from ._redis_link import Command
 from ._redis_read import LOOK_MAX, Reader
 from ._redis_wire import Reply, unpack_entry
+from ._redis_wires import Command
 
 LOOKS = 3
 """The store is in use meanwhile: what is reported was there at each of so many looks."""

@@ -25,8 +25,9 @@ from segue.store import Create, Fork, Op
 from ._redis_calls import Answer, Call, check, is_repeatable, size, target
 from ._redis_errors import judge, translate
 from ._redis_keys import Keys, Lineage, Table
-from ._redis_link import Command, Link
+from ._redis_link import Link
 from ._redis_wire import Reply
+from ._redis_wires import Command
 
 CALL_MAX = 100
 """Most operations of one call: nobody else is served meanwhile."""

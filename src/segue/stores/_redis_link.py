@@ -6,7 +6,7 @@ import contextlib
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import Any, Protocol
 from urllib.parse import urlsplit
 
 import redis
@@ -14,24 +14,16 @@ from redis.backoff import NoBackoff
 from redis.crc import key_slot
 from redis.retry import Retry
 
-from segue.errors import Invalid, SegueError, Unavailable
+from segue.errors import Invalid, Unavailable
 
 from ._redis_errors import NotSentError, translate
 from ._redis_wire import Reply
+from ._redis_wires import Command, Wire, Wires, answered, receive, send
 
 driver: Any = redis  # most of it has no types
-Wire: TypeAlias = Any
-"""A connection of the driver."""
 
 PIPELINE_MAX = 100
 """Most commands that are under way on one connection at a time."""
-
-
-class Command(NamedTuple):
-    """A command; ``key`` is one of its keys, and says where in a cluster it belongs (None: anywhere)."""
-
-    key: bytes | None
-    args: tuple[Any, ...]
 
 
 class Link(Protocol):
@@ -55,8 +47,8 @@ class Link(Protocol):
         Commands of one slot are done in order, except that one that is sent on comes later.
         """
 
-    def everywhere(self, *args: Any) -> dict[str, Reply]:
-        """The answer of each primary to a command, by the node's name."""
+    def everywhere(self, *commands: tuple[Any, ...]) -> dict[str, list[Reply | Exception]]:
+        """What each primary answers to some commands, by the node's name."""
 
     def scan(self, pattern: str) -> Iterator[list[bytes]]:
         """All keys of a pattern, some at a time; a key may come twice."""
@@ -147,13 +139,6 @@ class Target:
         return found
 
 
-def answered(reply: Reply | Exception, where: str) -> Any:
-    """An answer; an error is raised as the typed one."""
-    if isinstance(reply, Exception):
-        raise translate(reply, where) from reply
-    return reply
-
-
 _ERRORS = (redis.RedisError, redis.exceptions.RedisClusterException, OSError)
 
 
@@ -168,41 +153,31 @@ class _Server:
         options.pop("decode_responses", None)
         self.where = target.where
         self.database = int(options.get("db") or 0)
-        self._pool = driver.BlockingConnectionPool(
-            max_connections=target.pool_size,
-            timeout=target.connect_seconds,
-            retry=Retry(NoBackoff(), 0),
-            **options,
-        )
+        pool = driver.ConnectionPool(retry=_NEVER, **options)
+        self._wires = _wires(target, pool, self.where)
 
     def run(self, commands: Sequence[Command]) -> list[Reply | Exception]:
         """See ``Link.run``."""
         replies: list[Reply | Exception] = []
         for first in range(0, len(commands), PIPELINE_MAX):
-            part = commands[first : first + PIPELINE_MAX]
-            try:
-                with _lent(self._pool, self.where) as wire:
-                    error = _send(wire, part)
-                    replies += [error] * len(part) if error else _receive(wire, len(part))
-            except NotSentError as error:
-                replies += [error] * len(part)
+            replies += self._wires.ask([command.args for command in commands[first : first + PIPELINE_MAX]])
         return replies
 
-    def everywhere(self, *args: Any) -> dict[str, Reply]:
+    def everywhere(self, *commands: tuple[Any, ...]) -> dict[str, list[Reply | Exception]]:
         """See ``Link.everywhere``."""
-        return {self.where: _ask(self._pool, self.where, args)}
+        return {self.where: self._wires.ask(commands)}
 
     def scan(self, pattern: str) -> Iterator[list[bytes]]:
         """See ``Link.scan``."""
-        return _scan(self._pool, self.where, pattern)
+        return self._wires.scan(pattern)
 
     def listen(self) -> Wire:
         """See ``Link.listen``."""
-        return _connected(self._pool, self.where)
+        return self._wires.connect()
 
     def refresh(self) -> None:
-        """Close what nobody uses: after one connection broke, the others are likely broken too."""
-        self._pool.disconnect(inuse_connections=False)
+        """See ``Link.refresh``."""
+        self._wires.drop_idle()
 
     def again(self) -> Link:
         """See ``Link.again``."""
@@ -210,7 +185,7 @@ class _Server:
 
     def close(self) -> None:
         """See ``Link.close``."""
-        self._pool.disconnect()
+        self._wires.close()
 
 
 class _Cluster:
@@ -230,8 +205,9 @@ class _Cluster:
         self._places = [(str(self._options.pop("host", "localhost")), int(self._options.pop("port", 6379)))]
         self._places += [(host, int(port or 6379)) for host, _, port in (other.partition(":") for other in others)]
         self.where = target.where
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._made: Any = None
+        self._wires: dict[str, Wires] = {}
 
     @property
     def _cluster(self) -> Any:
@@ -240,9 +216,7 @@ class _Cluster:
                 try:
                     self._made = driver.RedisCluster(
                         startup_nodes=[driver.cluster.ClusterNode(host, port) for host, port in self._places],
-                        retry=Retry(NoBackoff(), 0),
-                        connection_pool_class=driver.BlockingConnectionPool,
-                        max_connections=self._target.pool_size,
+                        retry=_NEVER,
                         **self._options,
                     )
                 except _ERRORS as error:
@@ -275,8 +249,8 @@ class _Cluster:
                 mine = by_node[name]
                 failure: Exception | None
                 try:
-                    wire = stack.enter_context(_lent(self._pool_of(name), name))
-                    failure = _send(wire, [commands[n] for n in mine])
+                    wire = stack.enter_context(self._wires_of(name).lend())
+                    failure = send(wire, [commands[n].args for n in mine])
                 except NotSentError as error:
                     failure = error
                 if failure is None:
@@ -284,7 +258,7 @@ class _Cluster:
                 for place in mine:
                     replies[place] = failure
             for wire, mine in under_way:
-                for place, reply in zip(mine, _receive(wire, len(mine)), strict=True):
+                for place, reply in zip(mine, receive(wire, len(mine)), strict=True):
                     replies[place] = reply
         for place in places:
             if isinstance(replies[place], redis.exceptions.AskError | redis.exceptions.TryAgainError):
@@ -308,33 +282,38 @@ class _Cluster:
             raise NotSentError(translate(error, self.where)) from error
         return str(node.name)
 
-    def _pool_of(self, name: str) -> Any:
+    def _wires_of(self, name: str) -> Wires:
+        """The connections to a node, by its name."""
+        wires = self._wires.get(name)
+        if wires is not None:
+            return wires
         node = self._cluster.get_node(node_name=name)
         if node is None:
             text = f"Redis at {self.where}: the cluster lost the node {name}; call again in a moment"
             raise NotSentError(Unavailable(text))
-        return self._cluster.get_redis_connection(node).connection_pool
+        pool = self._cluster.get_redis_connection(node).connection_pool
+        with self._lock:
+            return self._wires.setdefault(name, _wires(self._target, pool, name))
 
-    def everywhere(self, *args: Any) -> dict[str, Reply]:
+    def everywhere(self, *commands: tuple[Any, ...]) -> dict[str, list[Reply | Exception]]:
         """See ``Link.everywhere``."""
-        primaries = [str(node.name) for node in self._primaries()]
-        return {name: _ask(self._pool_of(name), name, args) for name in primaries}
+        return {name: self._wires_of(name).ask(commands) for name in self._primaries()}
 
-    def _primaries(self) -> list[Any]:
+    def _primaries(self) -> list[str]:
         try:
-            return list(self._cluster.get_primaries())
+            return [str(node.name) for node in self._cluster.get_primaries()]
         except NotSentError as error:
             raise error.error from error
 
     def scan(self, pattern: str) -> Iterator[list[bytes]]:
         """See ``Link.scan``."""
-        for node in self._primaries():
-            yield from _scan(self._pool_of(node.name), str(node.name), pattern)
+        for name in self._primaries():
+            yield from self._wires_of(name).scan(pattern)
 
     def listen(self) -> Wire:
         """See ``Link.listen``. What one node publishes, all of them tell."""
         try:
-            return _connected(self._pool_of(self._node_of(None)), self.where)
+            return self._wires_of(self._node_of(None)).connect()
         except NotSentError as error:
             raise error.error from error
 
@@ -342,94 +321,25 @@ class _Cluster:
         """Learn again who serves what."""
         with contextlib.suppress(NotSentError, *_ERRORS):
             self._cluster.nodes_manager.initialize()
+        for wires in list(self._wires.values()):
+            wires.drop_idle()
 
     def close(self) -> None:
         """See ``Link.close``."""
-        if self._made is None:
-            return
-        self._made.close()
-        for node in self._made.get_nodes():
-            if node.redis_connection is not None:
-                node.redis_connection.connection_pool.disconnect()
+        for wires in list(self._wires.values()):
+            wires.close()
+        if self._made is not None:
+            self._made.close()
 
 
-# One connection.
+_NEVER = Retry(NoBackoff(), 0)
 
 
-def _connected(pool: Any, where: str) -> Wire:
-    """A connection that does not count as one of the pool."""
-    wire: Wire = pool.connection_class(**pool.connection_kwargs)
-    try:
-        wire.connect()
-    except (redis.RedisError, OSError) as error:
-        raise translate(error, where) from error
-    return wire
-
-
-@contextlib.contextmanager
-def _lent(pool: Any, where: str) -> Iterator[Wire]:
-    try:
-        wire = pool.get_connection()
-    except (redis.RedisError, OSError) as error:
-        raise NotSentError(_no_connection(error, where)) from error
-    try:
-        yield wire
-    except BaseException:
-        wire.disconnect()  # an answer may be under way that nobody waits for any more
-        raise
-    finally:
-        pool.release(wire)
-
-
-def _no_connection(error: Exception, where: str) -> SegueError:
-    if "No connection available" in str(error):
-        return Unavailable(
-            f"Redis at {where}: all connections of the pool were busy; raise pool_size, or do less at a time"
-        )
-    return translate(error, where)
-
-
-def _ask(pool: Any, where: str, args: tuple[Any, ...]) -> Any:
-    """One command to one server, whatever slots it has."""
-    try:
-        with _lent(pool, where) as wire:
-            error = _send(wire, [Command(None, args)])
-            reply = error or _receive(wire, 1)[0]
-    except NotSentError as unsent:
-        reply = unsent
-    return answered(reply, where)
-
-
-def _scan(pool: Any, where: str, pattern: str) -> Iterator[list[bytes]]:
-    cursor = b"0"
-    while True:
-        cursor, keys = _ask(pool, where, (b"SCAN", cursor, b"MATCH", pattern, b"COUNT", 500))
-        yield keys
-        if cursor == b"0":
-            return
-
-
-def _send(wire: Wire, commands: Sequence[Command]) -> Exception | None:
-    try:
-        wire.send_packed_command(wire.pack_commands([command.args for command in commands]))
-    except (redis.ConnectionError, redis.TimeoutError, OSError) as error:
-        return error
-    return None
-
-
-def _receive(wire: Wire, count: int) -> list[Reply | Exception]:
-    replies: list[Reply | Exception] = []
-    while len(replies) < count:
-        try:
-            replies.append(wire.read_response())
-        except redis.ResponseError as error:
-            replies.append(error)
-        except (
-            redis.BusyLoadingError,
-            redis.exceptions.AuthenticationError,
-            redis.exceptions.AuthorizationError,
-        ) as error:
-            replies.append(error)  # said by the server; the connection lives
-        except (redis.ConnectionError, redis.TimeoutError, OSError) as error:
-            return replies + [error] * (count - len(replies))
-    return replies
+def _wires(target: Target, pool: Any, where: str) -> Wires:
+    """Connections as the driver's pool would make them."""
+    return Wires(
+        lambda: pool.connection_class(**pool.connection_kwargs),
+        target.pool_size,
+        wait_seconds=target.connect_seconds,
+        where=where,
+    )

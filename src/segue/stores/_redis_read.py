@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, TypeVar
@@ -14,8 +15,9 @@ from . import _listing
 from ._redis_commit import TURNS_MAX, script
 from ._redis_errors import judge, translate
 from ._redis_keys import Keys, Lineage, Spans
-from ._redis_link import Command, Link
+from ._redis_link import Link
 from ._redis_wire import Reply, pack, unpack_entry, unpack_session
+from ._redis_wires import Command
 
 T = TypeVar("T")
 
@@ -87,20 +89,16 @@ class Reader:
         """The entries of a span, of some kinds or all."""
         if kinds is None and min(span.limit, span.upto - span.after) > SCRIPT_MAX:
             return self._stream(scope, session, span)
+        if kinds is None:
+            args = ["log", 0, span.after, span.upto, int(span.reverse), span.limit, 0, b""]
+            _, upto, *records = self._of_history(scope, session, args)
+            seqs = itertools.count(int(upto), -1) if span.reverse else itertools.count(span.after + 1)
+            return [unpack_entry(seq, record, session) for seq, record in zip(seqs, records, strict=False)]
         entries: list[Entry] = []
         while True:
             after, upto, reverse, limit = span
-            args = [
-                "log",
-                0,
-                after,
-                upto,
-                int(reverse),
-                limit - len(entries),
-                LOOK_MAX,
-                b"" if kinds is None else pack(kinds),
-            ]
-            _, _, goes_on, *found = self._of_history(scope, session, args)
+            args = ["log", 0, after, upto, int(reverse), limit - len(entries), LOOK_MAX, pack(kinds)]
+            _, goes_on, *found = self._of_history(scope, session, args)
             entries += [unpack_entry(int(seq), record, session) for seq, record in _twos(found)]
             if not goes_on:
                 return entries

@@ -6,15 +6,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from segue.errors import SegueError, Unavailable
+from segue.errors import Unavailable
 from segue.store import Report
 
 from ._redis_link import Link
+from ._redis_wire import Reply
+from ._redis_wires import answered
 
 SERVER_MIN = (6, 2)
 """Oldest Redis that will do."""
 
-_NAMES = ("appendonly", "appendfsync", "maxmemory", "maxmemory-policy", "min-replicas-to-write")
+_QUESTIONS = (("INFO",), ("CONFIG", "GET", "append*"), ("CONFIG", "GET", "maxmemory*"))
 
 
 @dataclass(frozen=True)
@@ -56,9 +58,8 @@ def ask(link: Link) -> tuple[Server, ...]:
     Raises:
         Unavailable: One of them cannot be asked, or is too old.
     """
-    infos = link.everywhere("INFO")
-    settings = _settings(link)
-    servers = tuple(_server(where, _facts(info), settings.get(where, {})) for where, info in infos.items())
+    answers = link.everywhere(*_QUESTIONS)
+    servers = tuple(_server(where, *replies) for where, replies in answers.items())
     for server in servers:
         if server.version < SERVER_MIN:
             raise Unavailable(
@@ -90,18 +91,10 @@ def require(servers: tuple[Server, ...]) -> None:
         )
 
 
-def _settings(link: Link) -> dict[str, dict[str, str]]:
-    """What CONFIG says of each server; nothing where it is not allowed."""
-    found: dict[str, dict[str, str]] = {}
-    for name in _NAMES:
-        try:
-            answers = link.everywhere("CONFIG", "GET", name)
-        except SegueError:  # managed servers have no CONFIG; INFO tells most of it
-            return found
-        for where, pair in answers.items():
-            if len(pair) == 2:
-                found.setdefault(where, {})[name] = pair[1].decode()
-    return found
+def _settings(*replies: Reply | Exception) -> dict[str, str]:
+    """What CONFIG says; nothing where it is not allowed, as with managed servers: INFO tells most of it."""
+    pairs = [part.decode(errors="replace") for reply in replies if not isinstance(reply, Exception) for part in reply]
+    return dict(zip(pairs[::2], pairs[1::2], strict=True))
 
 
 def _facts(info: bytes) -> dict[str, str]:
@@ -109,7 +102,8 @@ def _facts(info: bytes) -> dict[str, str]:
     return {name: value for name, colon, value in lines if colon}
 
 
-def _server(where: str, facts: dict[str, str], settings: dict[str, str]) -> Server:
+def _server(where: str, info: Reply | Exception, *config: Reply | Exception) -> Server:
+    facts, settings = _facts(answered(info, where)), _settings(*config)
     # Valkey says which Redis it is compatible with, besides its own version.
     own = facts.get("valkey_version")
     version = facts.get("redis_version", "0")

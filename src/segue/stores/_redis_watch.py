@@ -13,7 +13,8 @@ import redis
 
 from segue.errors import SegueError
 
-from ._redis_link import Command, Link, Wire
+from ._redis_link import Link
+from ._redis_wires import Command, Wire, socket_of
 
 PROOF_SECONDS = 2.0
 """How long a first message may take to come back before the connection counts as deaf."""
@@ -120,5 +121,5 @@ class Watch:
         poll = select.poll()
         poll.register(self._wake, select.POLLIN)
         if wire is not None:
-            poll.register(wire._sock.fileno(), select.POLLIN)  # noqa: SLF001 - the driver has no other way to wait for two
+            poll.register(socket_of(wire), select.POLLIN)
         poll.poll(seconds * 1000)

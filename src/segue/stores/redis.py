@@ -26,9 +26,10 @@ except ModuleNotFoundError as missing:
 from . import _redis_check, _redis_server
 from ._redis_commit import Committer
 from ._redis_keys import Keys, Lineage
-from ._redis_link import Command, Link, Target, answered
+from ._redis_link import Link, Target
 from ._redis_read import ENDLESS, Reader, Span
 from ._redis_watch import Watch, hears, may_publish
+from ._redis_wires import Command, answered
 
 FORMAT = 1
 """The format of the keys that this version of Segue writes and reads."""

@@ -58,7 +58,8 @@ end
 local function kind_of(record) return (select(5, cmsgpack.unpack_limit(record, 4, 33))) end
 
 -- ARGV: after, upto, reverse, limit, most records to look at, kinds ('' = all).
--- 'log', the head, the seq to go on after (or before; '' = that was all), then seq and record in turns.
+-- All kinds: 'log', the last seq that was asked for, and the records. Else: 'kinds', the seq to go on after (or before;
+-- '' = that was all), then seq and record in turns.
 function readings.log()
   local parts, need, head = history()
   if not parts then return need or {'not_found'} end
@@ -70,17 +71,18 @@ function readings.log()
   end
   local seqs, count = {}, math.min(upto - after, kinds and most or limit)
   for n = 1, count do seqs[n] = is_reverse and upto + 1 - n or after + n end
-  local answers, found, last = {'log', text(head), ''}, 0, nil
+  if not kinds then return {'log', text(upto), unpack(records_of(parts, seqs, {}))} end
+  local answers, found, last = {'kinds', ''}, 0, nil
   for n, record in ipairs(records_of(parts, seqs, {})) do
     last = seqs[n]
-    if not kinds or not record or kinds[kind_of(record)] then
+    if not record or kinds[kind_of(record)] then
       answers[#answers + 1] = text(last)
       answers[#answers + 1] = record
       found = found + 1
       if found == limit then break end
     end
   end
-  if kinds and last and found < limit and #seqs < upto - after then answers[3] = text(last) end
+  if last and found < limit and #seqs < upto - after then answers[2] = text(last) end
   return answers
 end
 
