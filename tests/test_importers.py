@@ -450,7 +450,9 @@ def test_a_line_over_the_limit_of_reading_is_kept_unread(bring, scope, monkeypat
     [
         (b"", "empty"), (b"# notes\n", "no JSON"), (b"SQLite format 3\0" + b"x" * 100, "damaged"),
         (b"PK\x03\x04zip", "zip"), (b"\xff\xfeh\0i\0", "UTF-16"), (b'{"a": 1}\n', "unknown kind"),
-        (b"\0" * 5000, "unknown kind"),
+        (b"\0" * 5000, "unknown kind"), (b'a:\n - {"effort": "low"}\n', "YAML"), (b'{"resourceSpans": []}\n', "traces"),
+        (b'{"type":"session","version":3,"id":"s","timestamp":"","cwd":"/"}\n', "session of pi"),
+        (b'{"uuid":"u","sessionId":"s","type":"user","message":{"role":"user","parts":[]}}\n', "Qwen"),
     ],
 )  # fmt: skip
 def test_what_is_no_conversation_is_named_with_the_reason(bring, body, reason):

@@ -25,7 +25,7 @@ def name_of(source: Source) -> str:
     if start.startswith((b"\xff\xfe", b"\xfe\xff")):
         return "text in UTF-16; convert it to UTF-8 first"
     value = source.document if source.document is not None else next(iter(source.sample), None)
-    if value is None:
+    if value is None or start.lstrip(b"\xef\xbb\xbf \t\r\n\0")[:1] not in {b"{", b"["}:
         is_text = b"\0" not in start
         return "text that holds no JSON records (markdown, YAML?)" if is_text else "bytes of an unknown kind"
     return _named(value, source.sample)
@@ -36,10 +36,30 @@ _MARKS: tuple[tuple[str, frozenset[str]], ...] = (
     ("a record of HTTP exchanges with a provider; no conversation of its own", frozenset({"interactions"})),
     ("recorded responses of a model, without what was asked", frozenset({"method", "response"})),
     ("an evaluation log", frozenset({"eval", "samples"})),
+    ("an index of conversations, without their messages", frozenset({"conversations", "schemaVersion"})),
     ("dialogues for training in the form of ShareGPT", frozenset({"conversations"})),
     ("tasks of a benchmark, without a conversation", frozenset({"question"})),
     ("a state of an OpenAI Agents run of an unknown version", frozenset({"$schemaVersion"})),
+    ("facts about a sub-agent of Claude Code; its transcript is imported", frozenset({"agentType"})),
+    ("traces of a program (OpenTelemetry)", frozenset({"resourceSpans"})),
 )
+"""What a file is that has these fields, where it is no session."""
+
+_TOOLS: tuple[tuple[str, frozenset[str]], ...] = (
+    ("GitHub Copilot CLI", frozenset({"type", "data", "id", "parentId"})),
+    ("Factory Droid", frozenset({"type", "id", "sessionTitle"})),
+    ("pi or OpenClaw", frozenset({"type", "version", "id", "cwd", "timestamp"})),
+    ("Kimi CLI", frozenset({"type", "protocol_version"})),
+    ("Muse Code", frozenset({"record_type", "stream", "sequence"})),
+    ("Antigravity", frozenset({"step_index", "source"})),
+    ("opencode", frozenset({"id", "sessionID"})),
+    ("opencode", frozenset({"id", "projectID"})),
+    ("Strands", frozenset({"message_id", "redact_message"})),
+    ("Strands", frozenset({"agent_id", "conversation_manager_state"})),
+    ("Google AI Studio", frozenset({"chunkedPrompt"})),
+    ("Cursor", frozenset({"role", "message"})),
+)
+"""Whose session a file is that has these fields."""
 
 
 def _named(value: Any, sample: list[Any]) -> str:
@@ -48,6 +68,9 @@ def _named(value: Any, sample: list[Any]) -> str:
     for meaning, fields in _MARKS:
         if any(fields <= one.keys() for one in values):
             return f"{meaning} (fields {_fields(values[0])})"
+    for tool, fields in _TOOLS:
+        if values and fields <= values[0].keys():
+            return f"a session of {tool}; there is no importer for it (fields {_fields(values[0])})"
     if any(isinstance(one.get("message"), dict) and "parts" in one["message"] for one in values):
         return f"a session of Qwen Code or a relative; there is no importer for it (fields {_fields(values[0])})"
     if values:
