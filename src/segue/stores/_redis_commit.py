@@ -20,7 +20,7 @@ from typing import Any
 
 from segue.errors import Corrupt, Invalid, NotDone, OutcomeUnknown, SegueError, Unavailable
 from segue.model import ScopeKey
-from segue.store import Create, Fork, Op
+from segue.store import Append, Create, Fork, Op
 
 from ._redis_calls import Answer, Call, check, is_repeatable, size, target
 from ._redis_errors import judge, translate
@@ -42,6 +42,8 @@ PATIENCE_SECONDS = 5.0
 """How long a cut connection is followed up, so that its operations can be told done or not done."""
 
 _PARTS = ("write_1_rows", "write_2_append", "write_3_lease", "write_4_sessions", "write_5_erase", "write_6_all")
+_APPEND = ("write_1_rows", "write_2_append", "write_6_all")
+"""Enough for appends alone: what a script defines, it defines at every call."""
 _Item = tuple[int, Op]
 
 
@@ -192,7 +194,8 @@ class Committer:
         if not items:
             return None
         args: list[Any] = [commit.shift_us, self._channel, self.sender, *(arg for call in calls for arg in call.args)]
-        return _Sent(items, calls, script(*_PARTS).command(table.all, args, is_new=work.is_new))
+        parts = _APPEND if all(isinstance(op, Append) for _, op in items) else _PARTS
+        return _Sent(items, calls, script(*parts).command(table.all, args, is_new=work.is_new))
 
     def _answered(self, commit: _Commit, work: _Work, sent: _Sent, reply: Reply) -> None:
         now_us, *answers = reply

@@ -20,29 +20,29 @@ local now = time[1] * 1e6 + time[2] + ARGV[1]
 local function text(number) return string.format('%.0f', number) end
 local function sortable(number) return string.format('%016.0f', number) end
 
+-- What every operation looks at, and what only some do.
 local HOT = {
-  'gone', 'base', 'head', 'fence', 'version', 'state', 'idle', 'expires', 'active', 'archived', 'pinned', 'listed',
-  'usage', 'run', 'paused', 'lapses', 'holder', 'queue', 'spans', 'key', 'tags', 'parent', 'parent_seq', 'parent_link',
+  'gone', 'base', 'head', 'fence', 'version', 'state', 'idle', 'expires', 'active', 'pinned', 'listed', 'usage', 'run',
+  'paused', 'lapses', 'holder', 'queue', 'spans',
+}
+local WIDE = {
+  'gone', 'base', 'head', 'fence', 'version', 'state', 'idle', 'expires', 'active', 'pinned', 'listed', 'usage', 'run',
+  'paused', 'lapses', 'holder', 'queue', 'spans', 'archived', 'key', 'tags', 'parent', 'parent_seq', 'parent_link',
 }
 local NUMBERS = {
   base = true, head = true, fence = true, version = true, idle = true, expires = true, active = true,
   archived = true, lapses = true,
 }
--- What is answered, in the order in which it is read there.
-local ROW = {
-  'key', 'format', 'title', 'state', 'head', 'base', 'fence', 'version', 'tags', 'metadata', 'pinned', 'listed',
-  'config', 'idle', 'expires', 'created', 'active', 'archived', 'usage', 'parent', 'parent_seq', 'parent_link',
-  'run', 'paused', 'lapses', 'holder', 'queue', 'spans',
-}
 
-local function look(at, id)
-  local values = redis.call('HMGET', KEYS[at], unpack(HOT))
+local function look(at, id, fields)
+  fields = fields or HOT
+  local values = redis.call('HMGET', KEYS[at], unpack(fields))
   local row = {at = at, id = id}
-  for n, name in ipairs(HOT) do
-    local value = values[n]
+  for n = 1, #fields do
+    local name, value = fields[n], values[n]
     if value then
+      if NUMBERS[name] then value = assert(tonumber(value), 'the row holds no number as ' .. name) end
       row[name] = value
-      if NUMBERS[name] then row[name] = assert(tonumber(value), 'the row holds no number as ' .. name) end
     end
   end
   return row
@@ -60,18 +60,10 @@ local function set(row, changes)
   redis.call('HSET', KEYS[row.at], unpack(flat))
 end
 
-local function values_of(op, fields)
-  local values = {}
-  for name, n in pairs(fields) do values[name] = ARGV[op.raw + n] end
-  return values
-end
-
 local function drop(row, ...)
   for _, name in ipairs({...}) do row[name] = nil end
   redis.call('HDEL', KEYS[row.at], ...)
 end
-
-local function whole(row) return {'done', redis.call('HMGET', KEYS[row.at], unpack(ROW))} end
 
 local function in_chunks(command, key, values)
   for first = 1, #values, CHUNK do
@@ -90,45 +82,6 @@ end
 local function list_of(row)
   if row.state == 'archived' then return ARCHIVED end
   return row.listed and LISTED or UNLISTED
-end
-
-local function file(row)
-  local mine = list_of(row)
-  for _, list in ipairs({LISTED, UNLISTED, ARCHIVED}) do
-    if list ~= mine then redis.call('ZREM', KEYS[list], row.id) end
-  end
-  redis.call('ZADD', KEYS[mine], row.active, row.id)
-  local ends = due(row)
-  if ends and row.state ~= 'archived' and not row.pinned then
-    redis.call('ZADD', KEYS[DUE], ends, row.id)
-  else
-    redis.call('ZREM', KEYS[DUE], row.id)
-  end
-  if row.archived and not row.pinned then
-    redis.call('ZADD', KEYS[OLD], row.archived, row.id)
-  else
-    redis.call('ZREM', KEYS[OLD], row.id)
-  end
-end
-
--- Tags, parent and key as members of one list that is sorted by bytes.
-local function words_of(row)
-  local words = {}
-  for tag in string.gmatch(row.tags or '', '%Z+') do
-    words[#words + 1] = 't' .. struct.pack('>H', #tag) .. tag .. row.id
-  end
-  if row.parent then words[#words + 1] = 'p' .. struct.pack('>H', #row.parent) .. row.parent .. row.id end
-  if row.key then words[#words + 1] = 'k' .. row.key .. '\0' .. row.id end
-  return words
-end
-
-local function index_words(row)
-  local scored = {}
-  for _, word in ipairs(words_of(row)) do
-    scored[#scored + 1] = 0
-    scored[#scored + 1] = word
-  end
-  in_chunks('ZADD', KEYS[WORDS], scored)
 end
 
 -- The lease and its queue.

@@ -1,5 +1,59 @@
 -- Making, forking and changing sessions.
 
+-- What is answered, in the order in which it is read there.
+local ROW = {
+  'key', 'format', 'title', 'state', 'head', 'base', 'fence', 'version', 'tags', 'metadata', 'pinned', 'listed',
+  'config', 'idle', 'expires', 'created', 'active', 'archived', 'usage', 'parent', 'parent_seq', 'parent_link',
+  'run', 'paused', 'lapses', 'holder', 'queue', 'spans',
+}
+
+local function whole(row) return {'done', redis.call('HMGET', KEYS[row.at], unpack(ROW))} end
+
+local function values_of(op, fields)
+  local values = {}
+  for name, n in pairs(fields) do values[name] = ARGV[op.raw + n] end
+  return values
+end
+
+local function file(row)
+  local mine = list_of(row)
+  for _, list in ipairs({LISTED, UNLISTED, ARCHIVED}) do
+    if list ~= mine then redis.call('ZREM', KEYS[list], row.id) end
+  end
+  redis.call('ZADD', KEYS[mine], row.active, row.id)
+  local ends = due(row)
+  if ends and row.state ~= 'archived' and not row.pinned then
+    redis.call('ZADD', KEYS[DUE], ends, row.id)
+  else
+    redis.call('ZREM', KEYS[DUE], row.id)
+  end
+  if row.archived and not row.pinned then
+    redis.call('ZADD', KEYS[OLD], row.archived, row.id)
+  else
+    redis.call('ZREM', KEYS[OLD], row.id)
+  end
+end
+
+-- Tags, parent and key as members of one list that is sorted by bytes.
+local function words_of(row)
+  local words = {}
+  for tag in string.gmatch(row.tags or '', '%Z+') do
+    words[#words + 1] = 't' .. struct.pack('>H', #tag) .. tag .. row.id
+  end
+  if row.parent then words[#words + 1] = 'p' .. struct.pack('>H', #row.parent) .. row.parent .. row.id end
+  if row.key then words[#words + 1] = 'k' .. row.key .. '\0' .. row.id end
+  return words
+end
+
+local function index_words(row)
+  local scored = {}
+  for _, word in ipairs(words_of(row)) do
+    scored[#scored + 1] = 0
+    scored[#scored + 1] = word
+  end
+  in_chunks('ZADD', KEYS[WORDS], scored)
+end
+
 local function is_same(row, op)
   return is_there(row) and row.key == op.key and row.parent == op.parent
     and tonumber(row.parent_seq) == op.parent_seq and row.parent_link == op.parent_link
@@ -32,7 +86,7 @@ local function put(row, op, batch, shared)
 end
 
 function ops.create(op)
-  local row = look(op.at, op.id)
+  local row = look(op.at, op.id, WIDE)
   if is_same(row, op) then return whole(row) end
   if row.head or row.gone then return {'id_taken', is_there(row) and op.id or ''} end
   row.base, row.active, row.state = 0, now, 'active'
@@ -68,7 +122,7 @@ local function refusal_of(row, op)
 end
 
 function ops.update(op)
-  local row = look(op.at, op.id)
+  local row = look(op.at, op.id, WIDE)
   if not is_there(row) then return {'not_found'} end
   op.values = values_of(op, op.fields)
   local refusal = refusal_of(row, op)

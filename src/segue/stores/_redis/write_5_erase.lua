@@ -101,7 +101,7 @@ local function leave(row, parts)
 end
 
 function ops.erase(op)
-  local row = look(op.at, op.id)
+  local row = look(op.at, op.id, WIDE)
   if row.gone then return {'done', 0, 0} end
   if not is_there(row) then return {'not_found'} end
   if op.expect and op.expect ~= row.version then return {'version_moved', row.version} end
