@@ -172,8 +172,9 @@ COMMANDS = (
         "Bring in sessions of other tools: files, and everything in folders.",
         "Claude Code, Codex, Gemini CLI, OpenAI Agents, LangGraph, ChatGPT, Claude.ai, llm, lists of messages, and "
         "bundles of Segue, each recognised by its content. Importing again adds what is new; a file that was "
-        "rewritten becomes a fork. What cannot be understood is kept and reported. Exit code 1 when a file could not "
-        "be read or nothing was a conversation. It makes the store where there is none.",
+        "rewritten becomes a fork. What cannot be understood is kept and reported. With --for claude-agent-sdk "
+        "transcripts of Claude Code become sessions that this SDK resumes. Exit code 1 when a file could not be read "
+        "or nothing was a conversation. It makes the store where there is none.",
         moving.import_arguments,
         moving.IMPORT_FIELDS,
         "segue import ~/.claude/projects --dry-run",

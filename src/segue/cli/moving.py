@@ -86,6 +86,11 @@ def import_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("path", nargs="+", help="files and folders")
     parser.add_argument("--dry-run", action="store_true", help="say what would be done, and write nothing")
     parser.add_argument("--quiet", action="store_true", help="leave out what was skipped, unchanged or without defects")
+    parser.add_argument(
+        "--for", dest="sdk", choices=["claude-agent-sdk"],
+        help="bring transcripts of Claude Code in as this SDK keeps them, so that it can resume them",
+    )  # fmt: skip
+    parser.add_argument("--project", help="with --for: one project for all, in place of each transcript's own")
 
 
 def bring(desk: Desk, args: Namespace, screen: Screen) -> int:
@@ -97,7 +102,14 @@ def bring(desk: Desk, args: Namespace, screen: Screen) -> int:
     outcomes: dict[str, int] = {}
     named = {str(Path(path)) for path in args.path if not Path(path).is_dir()}
     is_bad = False
-    for report in import_paths(desk.scope, args.path, is_dry=args.dry_run, progress=progress):
+    if args.project and not args.sdk:
+        raise Invalid("--project goes with --for; leave it out", where="project")
+    reports = (
+        _for_sdk(desk, args)
+        if args.sdk
+        else import_paths(desk.scope, args.path, is_dry=args.dry_run, progress=progress)
+    )
+    for report in reports:
         screen.progress("")
         outcomes[report.outcome] = outcomes.get(report.outcome, 0) + 1
         is_bad = is_bad or report.outcome == "failed" or (report.outcome == "skipped" and report.path in named)
@@ -107,6 +119,13 @@ def bring(desk: Desk, args: Namespace, screen: Screen) -> int:
     told = ", ".join(f"{count:,} {outcome}" for outcome, count in sorted(outcomes.items()))
     screen.line(f"{'dry run, nothing written: ' if args.dry_run else ''}{told or 'no files'}")
     return FINDING if is_bad or not outcomes.keys() & {"imported", "unchanged"} else DONE
+
+
+def _for_sdk(desk: Desk, args: Namespace) -> Iterator[FileReport]:
+    from segue.adapters.claude_agent_sdk import SegueSessionStore, import_transcripts
+
+    with SegueSessionStore(desk.scope, project=args.project) as store:
+        yield from import_transcripts(store, args.path, is_dry=args.dry_run)
 
 
 def _tell(report: FileReport, screen: Screen, *, is_dry: bool) -> None:

@@ -10,7 +10,7 @@ See ``docs/importing.md`` for the formats, and for what of each is kept where.
 """
 
 from .claude_code import import_transcript
-from .intake import IMPORTERS, import_file, import_paths, recognise
+from .intake import IMPORTERS, files, import_file, import_paths, recognise
 from .messages import import_rows
 from .report import Defect, FileReport, SessionReport
 from .source import Source
@@ -21,6 +21,7 @@ __all__ = [
     "FileReport",
     "SessionReport",
     "Source",
+    "files",
     "import_file",
     "import_paths",
     "import_rows",

@@ -46,13 +46,19 @@ def import_paths(
         Invalid: A path is not there.
         Unavailable: The store cannot work now; what was reported so far is imported.
     """
-    for number, path in enumerate(_files(paths)):
+    for number, path in enumerate(files(paths)):
         if number >= FILES_MAX:
             raise Invalid(f"more than {FILES_MAX:,} files; import them folder by folder", where="paths")
         yield import_file(scope, path, is_dry=is_dry, progress=progress)
 
 
-def _files(paths: Iterable[str | PathLike[str]]) -> Iterator[Path]:
+def files(paths: Iterable[str | PathLike[str]]) -> Iterator[Path]:
+    """
+    Files, and everything in folders, in a folder the files before its folders.
+
+    Raises:
+        Invalid: A path is not there.
+    """
     for given in paths:
         path = Path(given)
         if path.is_dir():

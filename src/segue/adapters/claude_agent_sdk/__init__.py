@@ -16,8 +16,9 @@ except ModuleNotFoundError as error:
     raise MissingExtra("claude-agent-sdk", error.name or "claude_agent_sdk") from None
 
 from .hooks import Hooks
+from .local import import_transcripts
 from .mirror import Forked
 from .store import SegueSessionStore
 from .turn import Turn, segue_options
 
-__all__ = ["Forked", "Hooks", "SegueSessionStore", "Turn", "segue_options"]
+__all__ = ["Forked", "Hooks", "SegueSessionStore", "Turn", "import_transcripts", "segue_options"]
