@@ -1,7 +1,8 @@
 #!/bin/sh
 # Install the database servers that the tests start privately (Debian and its kin). It changes no server
-# that runs: the tests start their own instances on free loopback ports.
+# that runs: the tests start their own instances on free loopback ports. With --tell it only says what is missing.
 set -eu
+only_tell=${1:-}
 
 missing=
 have() { command -v "$1" >/dev/null 2>&1 || [ -x "/usr/sbin/$1" ]; }
@@ -11,6 +12,10 @@ have pgbouncer || missing="$missing pgbouncer"
 have mariadbd || missing="$missing mariadb-server"
 have redis-server || missing="$missing redis-server"
 [ -n "$missing" ] || { echo "All database servers are there."; exit 0; }
+if [ "$only_tell" = --tell ]; then
+    echo "Missing:$missing. Tests that need them are left out; 'make services' installs them."
+    exit 0
+fi
 
 if ! command -v apt-get >/dev/null 2>&1; then
     echo "Missing:$missing. Install them with this system's package manager; the tests find them." >&2
