@@ -9,6 +9,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from pymongo import MongoClient
 
 from fakes.mongodb import Server, replica_set
 from segue.stores.mongodb import MongoStore
@@ -20,13 +21,18 @@ STAND_IN, GIVEN = "SEGUE_TEST_MONGODB_STAND_IN", "SEGUE_TEST_MONGODB_URL"
 
 def prefix_of(directory: Path) -> str:
     """What the suite knows as a directory is a prefix of the collections here."""
-    return f"s_{hashlib.sha256(str(directory).encode()).hexdigest()[:16]}"
+    prefix = f"s_{hashlib.sha256(str(directory).encode()).hexdigest()[:16]}"
+    _made.add(prefix)
+    return prefix
+
+
+_made: set[str] = set()
 
 
 @pytest.fixture(scope="class")
 def stand_in() -> Iterator[Server]:
-    # A killed process's open transaction is in the way until it is too old: a second here, a minute on a server.
-    with replica_set(transaction_seconds=1.0) as server, pytest.MonkeyPatch.context() as patch:
+    # What a killed process left open is in the way for a while: two seconds here, a minute on a server.
+    with replica_set(idle_seconds=2.0) as server, pytest.MonkeyPatch.context() as patch:
         patch.setenv(STAND_IN, server.url)
         yield server
         assert server.unheard == []
@@ -35,9 +41,21 @@ def stand_in() -> Iterator[Server]:
 @pytest.mark.usefixtures("stand_in")
 class TestOnTheStandIn(StoreSuite):
     def make_store(self, directory: Path) -> MongoStore:
-        return MongoStore(os.environ[STAND_IN], prefix=prefix_of(directory))
+        return MongoStore(os.environ[STAND_IN], prefix=prefix_of(directory), lock_timeout=timedelta(seconds=60))
 
 
+@pytest.fixture(scope="class")
+def given() -> Iterator[None]:
+    """The given server, rid of this run's collections at the end."""
+    yield
+    with MongoClient(os.environ[GIVEN]) as client:
+        database = client.get_default_database("segue")
+        for name in database.list_collection_names():
+            if name.partition(".")[0] in _made:
+                database.drop_collection(name)
+
+
+@pytest.mark.usefixtures("given")
 @pytest.mark.server
 @pytest.mark.skipif(not os.environ.get(GIVEN), reason=f"no MongoDB on this machine; give a replica set in {GIVEN}")
 class TestOnAServer(StoreSuite):

@@ -3,8 +3,8 @@ A strict stand-in for a MongoDB replica set of one member: the wire protocol on 
 
 The real driver talks to it. It knows the commands and options that the store uses and refuses all else
 loudly (``Server.unheard``): what a mongod does with the rest is not tried here. Transactions have the
-server's rules: snapshots, the first writer wins, an error ends a transaction, an open one of a client
-that vanished stays until it is too old. ``Server.faults`` are what a test wants to go wrong.
+server's rules: snapshots, the first writer wins, an error ends a transaction, the one of a client that
+vanished stays in the way for a while. ``Server.faults`` are what a test wants to go wrong.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Fault:
 
     ``cut`` "before" drops the connection instead of doing it, "after" does it and drops the connection
     instead of answering. ``code`` answers with an error; ``done`` says whether it is done all the same.
-    ``run`` is called with the server instead.
+    ``run`` is called first, by the connection's thread: it may use another store.
     """
 
     command: str
@@ -61,7 +61,7 @@ class Fault:
     code: int | None = None
     labels: tuple[str, ...] = ()
     done: bool = False
-    run: Callable[[Server], None] | None = None
+    run: Callable[[], object] | None = None
 
 
 @dataclass
@@ -84,15 +84,18 @@ class Server:
         unheard: Texts of all that it does not know; a test that finds one has found a gap in the stand-in, or a fault.
         commands: Names of all commands that it did, in order, without hello.
         faults: What a test wants to go wrong.
-        transaction_seconds: How old an open transaction may become, as ``transactionLifetimeLimitSeconds``.
+        idle_seconds: How long an open transaction stays whose client is silent. A mongod ends each, silent or not,
+            after ``transactionLifetimeLimitSeconds`` (60); that would make tests depend on the machine's load.
+        elections: How many of the next hellos say that it is no primary.
         hello_more: What its hello says besides; None takes a field away.
     """
 
-    def __init__(self, *, transaction_seconds: float = 60.0) -> None:
-        self.transaction_seconds = transaction_seconds
+    def __init__(self, *, idle_seconds: float = 60.0) -> None:
+        self.idle_seconds = idle_seconds
         self.unheard: list[str] = []
         self.commands: list[str] = []
         self.faults: list[Fault] = []
+        self.elections = 0
         self.hello_more: dict = {}
         self.config: dict = {"writeConcernMajorityJournalDefault": True}
         self.engine: dict = {"name": "wiredTiger", "persistent": True}
@@ -122,6 +125,13 @@ class Server:
         for connection in list(self._connections):
             with contextlib.suppress(OSError):
                 connection.shutdown(socket.SHUT_RDWR)
+
+    def end_open_transactions(self) -> None:
+        """As the server does with those that are too old."""
+        with self._lock:
+            for session in self._sessions.values():
+                if session.transaction is not None:
+                    self._end(session, "aborted")
 
     def documents(self, collection: str) -> list[dict]:
         """What a collection holds now, behind the store's back."""
@@ -172,9 +182,9 @@ class Server:
             return self._hello()
         with self._lock:
             fault = self._fault(name)
-            if fault and fault.run:
-                fault.run(self)
-                fault = None
+        if fault and fault.run:
+            fault.run()
+        with self._lock:
             if fault and fault.cut == "before":
                 raise _Cut
             if fault and fault.code and not fault.done:
@@ -200,7 +210,7 @@ class Server:
         return fault
 
     def _do(self, name: str, command: dict) -> dict:
-        self._end_old_transactions()
+        self._end_abandoned()
         try:
             handler = getattr(self, f"_do_{name}", None)
             if handler is None:
@@ -222,10 +232,12 @@ class Server:
         return DatetimeMS(time.time_ns() // 1_000_000 + self.shift_ms)
 
     def _hello(self) -> dict:
+        is_primary = self.elections < 1
+        self.elections -= not is_primary
         me = f"127.0.0.1:{self.port}"
         said = {
-            "helloOk": True, "isWritablePrimary": True, "ismaster": True, "secondary": False, "setName": "rs0",
-            "setVersion": 1, "hosts": [me], "primary": me, "me": me, "maxBsonObjectSize": 16_777_216,
+            "helloOk": True, "isWritablePrimary": is_primary, "ismaster": is_primary, "secondary": not is_primary,
+            "setName": "rs0", "setVersion": 1, "hosts": [me], "primary": me, "me": me, "maxBsonObjectSize": 16_777_216,
             "maxMessageSizeBytes": 48_000_000, "maxWriteBatchSize": 100_000, "localTime": self.now(),
             "logicalSessionTimeoutMinutes": 30, "minWireVersion": 0, "maxWireVersion": 21, "readOnly": False,
             "ok": 1.0, **self.hello_more,
@@ -237,10 +249,10 @@ class Server:
     def session(self, command: dict) -> _Session:
         return self._sessions.setdefault(bytes(command["lsid"]["id"]), _Session())
 
-    def _end_old_transactions(self) -> None:
+    def _end_abandoned(self) -> None:
         for session in self._sessions.values():
             open_ = session.transaction
-            if open_ is not None and time.monotonic() - open_.began > self.transaction_seconds:
+            if open_ is not None and time.monotonic() - open_.used > self.idle_seconds:
                 self._end(session, "aborted")
 
     def _end_transaction_of(self, command: dict, *, keep: bool = False) -> None:
@@ -272,7 +284,7 @@ class Server:
         return {}
 
     def _do_endSessions(self, call: _Call) -> dict:
-        call.takes()
+        call.takes("maxTimeMS")
         return {}
 
     # Readings.
@@ -347,7 +359,7 @@ class Server:
     # Writes.
 
     def _do_insert(self, call: _Call) -> dict:
-        call.takes("documents", "ordered", "writeConcern")
+        call.takes("documents", "ordered", "writeConcern", "readConcern")
 
         def write(by: Transaction) -> dict:
             for document in call.command["documents"]:
@@ -357,7 +369,7 @@ class Server:
         return call.write(write)
 
     def _do_update(self, call: _Call) -> dict:
-        call.takes("updates", "ordered", "writeConcern")
+        call.takes("updates", "ordered", "writeConcern", "readConcern")
 
         def write(by: Transaction) -> dict:
             matched = changed = 0
@@ -371,7 +383,7 @@ class Server:
         return call.write(write)
 
     def _do_delete(self, call: _Call) -> dict:
-        call.takes("deletes", "ordered", "writeConcern")
+        call.takes("deletes", "ordered", "writeConcern", "readConcern")
 
         def write(by: Transaction) -> dict:
             if any(each.keys() != {"q", "limit"} or each["limit"] for each in call.command["deletes"]):
@@ -479,6 +491,8 @@ class _Call:
                 raise Refused(72, "writeConcern is not allowed within a multi-statement transaction")
             return _failed_write(write, self._transaction(), self.server, self.command)
         self.demand_durable()
+        if "readConcern" in self.command:
+            raise Refused(72, "a write has no read concern")
         session = self.server.session(self.command)
         number = self.command.get("txnNumber")
         if number is None:
@@ -519,6 +533,7 @@ class _Call:
             raise Refused(
                 251, "Given transaction number does not match any in-progress transactions", "TransientTransactionError"
             )
+        session.transaction.used = time.monotonic()
         return session.transaction
 
 

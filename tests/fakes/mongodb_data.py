@@ -320,7 +320,7 @@ class Transaction:
     """What one transaction sees and has written. Everything on its own also goes through one, for an instant."""
 
     moment: int
-    began: float = field(default_factory=time.monotonic)
+    used: float = field(default_factory=time.monotonic)  # when its client was last heard of
     writes: dict[tuple[str, object], dict | None] = field(default_factory=dict)
     keys: dict[tuple[str, str, tuple], object] = field(default_factory=dict)  # of unique indexes -> _id
 

@@ -23,7 +23,7 @@ from ._mongodb_door import check_op
 from ._mongodb_errors import DRIVER_ERRORS, DUPLICATE, UNKNOWN_COMMIT, code_of, judge, translate
 from ._mongodb_link import Link, Session
 from ._mongodb_ops import do
-from ._mongodb_work import Work
+from ._mongodb_work import Clock, Work
 
 GROUP_MAX = 64
 """Most operations of one transaction."""
@@ -51,9 +51,10 @@ class Committer:
     """Carries out operations; waits for others, and for the answer to a commit, as long as ``patience_seconds``."""
 
     link: Link
+    clock: Clock
     patience_seconds: float
 
-    def commit(self, ops: Sequence[Op], shift_us: int) -> list[Answer]:
+    def commit(self, ops: Sequence[Op]) -> list[Answer]:
         """See ``segue.store.Store.commit``."""
         answers: _Answers = {}
         todo: list[tuple[int, Op]] = []
@@ -64,27 +65,27 @@ class Committer:
                 answers[place] = refusal
             else:
                 todo.append((place, op))
-        self._commit(todo, shift_us, answers)
+        self._commit(todo, answers)
         return [answers[place] for place in range(len(ops))]
 
-    def _commit(self, todo: _Ops, shift_us: int, answers: _Answers) -> None:
+    def _commit(self, todo: _Ops, answers: _Answers) -> None:
         """Answer all; ``Unavailable`` is raised when it is true of all, else it is the answer of some."""
         for group in _groups(todo):
             try:
-                answers |= self._group(group, shift_us)
+                answers |= self._group(group)
             except Unavailable as error:
                 if not answers:
                     raise
                 answers |= {place: error for place, _ in todo if place not in answers}
                 return
 
-    def _group(self, group: _Ops, shift_us: int) -> _Answers:
+    def _group(self, group: _Ops) -> _Answers:
         try:
-            return self._persist(group, shift_us)
+            return self._persist(group)
         except _OneByOneError:
-            return self._one_by_one(group, shift_us)
+            return self._one_by_one(group)
 
-    def _one_by_one(self, group: _Ops, shift_us: int) -> _Answers:
+    def _one_by_one(self, group: _Ops) -> _Answers:
         answers: _Answers = {}
         held: dict[tuple[ScopeKey, str], Unavailable] = {}
         for place, op in group:
@@ -93,7 +94,7 @@ class Committer:
                 answers[place] = held[session]
                 continue
             try:
-                answers |= self._group([(place, op)], shift_us)
+                answers |= self._group([(place, op)])
             except Invalid as error:
                 answers[place] = error
             except Unavailable as error:
@@ -102,12 +103,12 @@ class Committer:
             raise next(iter(held.values()))
         return answers
 
-    def _persist(self, group: _Ops, shift_us: int) -> _Answers:
+    def _persist(self, group: _Ops) -> _Answers:
         """Carry the group out in one transaction, as a whole again and again while others are in the way."""
         until = time.monotonic() + self.patience_seconds
         for turn in range(1_000_000):
             try:
-                return self._attempt(group, shift_us)
+                return self._attempt(group)
             except DRIVER_ERRORS as error:
                 verdict = judge(error)
                 if len(group) > 1 and (verdict == "values" or (verdict == "again" and turn + 1 >= TURNS_MAX)):
@@ -121,9 +122,9 @@ class Committer:
             _pause(turn)
         raise AssertionError
 
-    def _attempt(self, group: _Ops, shift_us: int) -> _Answers:
+    def _attempt(self, group: _Ops) -> _Answers:
         with self.link.transaction() as session:
-            work = Work(self.link, session, shift_us)
+            work = Work(self.link, session, self.clock)
             answers = {place: _try(work, op) for place, op in group}
             self._finish(session)
         return answers

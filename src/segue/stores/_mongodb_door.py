@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from bson.code import Code
 from msgspec.structs import asdict
 
 from segue.errors import Invalid
@@ -42,7 +43,7 @@ def text(value: object, where: str) -> str:
     Raises:
         Invalid: It is something else, such as a document with an operator in it.
     """
-    if not isinstance(value, str):
+    if not isinstance(value, str) or isinstance(value, Code):  # the driver's code is a str, and sent as code
         raise Invalid(f"{where} must be a str, not {type(value).__name__}", where=where)
     try:
         value.encode()

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any, TypeAlias
 
+import pymongo
 from bson.codec_options import CodecOptions, DatetimeConversion
 from pymongo import MongoClient, ReadPreference
 from pymongo.client_session import ClientSession
@@ -30,6 +31,7 @@ Session: TypeAlias = ClientSession
 WIRE_VERSION_MIN = 13
 """MongoDB 5.0, the first with snapshot reads outside of transactions."""
 
+_CLOSE_SECONDS = 1.0
 _DEFAULT_DATABASE = "segue"
 _NAME = re.compile(r"""[^/\\. "$*<>:|?\x00]{1,63}""")
 _MAJORITY = ReadConcern("majority")
@@ -187,7 +189,8 @@ class Link:
         self._is_closed = True
         client = self._clients.pop(os.getpid(), None)
         if client is not None:
-            client.close()
+            with pymongo.timeout(_CLOSE_SECONDS):  # the driver says good-bye to the server, which may be gone
+                client.close()
 
 
 def _is_cluster(said: Document) -> bool:

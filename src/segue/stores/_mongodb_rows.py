@@ -210,7 +210,7 @@ def _info(found: Mapping[str, Any]) -> SessionInfo:
         created_at=from_us(found["created_us"]),
         active_at=from_us(found["active_us"]),
         archived_at=_moment(found.get("archived_us")),
-        usage=Usage(*found.get("usage", ())),
+        usage=Usage(*map(int, found.get("usage", ()))),
         parent=parent and Parent(**parent),
         lease=lease
         and Lease(lease["run"], lease["fence"], lease["state"], from_us(lease["expires_us"]), lease["holder"]),
@@ -272,7 +272,7 @@ def entry_of(found: Document, session: str) -> Entry:
             run=found.get("run"),
             created_us=found["created_us"],
             occurred_us=found.get("occurred_us"),
-            usage=None if usage is None else Usage(*usage),
+            usage=None if usage is None else Usage(*map(int, usage)),
         ).verify(session)
     except (KeyError, TypeError, ValueError) as error:
         raise _damaged(session, seq, f"its document is damaged ({error!r})") from error

@@ -79,13 +79,13 @@ def prepare(link: Link, *, migrate: bool) -> None:
         found = stored_format(link)
         if found > FORMAT:
             raise TooNew(found, FORMAT, f"MongoDB at {link.where}")
+        there = _collections(link)
         if migrate:
-            _make(link)
+            _make(link, there)
         elif found == 0:
             raise Unavailable(
                 f"MongoDB at {link.where}: the collections of Segue are missing; open once with migrate=True"
             )
-        _check_collections(link)
     except PyMongoError as error:
         raise translate(error, link.where) from error
 
@@ -96,8 +96,7 @@ def stored_format(link: Link) -> int:
     return int(mark["format"]) if mark else 0
 
 
-def _make(link: Link) -> None:
-    there = set(link.database.list_collection_names())
+def _make(link: Link, there: set[str]) -> None:
     for collection in (link.sessions, link.entries, link.marks):
         if collection.name not in there:
             try:
@@ -113,13 +112,15 @@ def _make(link: Link) -> None:
         return
 
 
-def _check_collections(link: Link) -> None:
-    """A collection that somebody made with a collation or a cap would merge names, or lose entries."""
-    names = {link.sessions.name, link.entries.name, link.marks.name}
-    for found in link.database.list_collections(filter={"name": {"$in": sorted(names)}}):
+def _collections(link: Link) -> set[str]:
+    """Those that are there. One that somebody made with a collation or a cap would merge names, or lose entries."""
+    names = sorted((link.sessions.name, link.entries.name, link.marks.name))
+    there = list(link.database.list_collections(filter={"name": {"$in": names}}))
+    for found in there:
         options = found.get("options", {})
         if found.get("type", "collection") != "collection" or "collation" in options or options.get("capped"):
             raise Unavailable(
                 f"MongoDB at {link.where}: {found['name']} is a view, is capped or has a collation, so that names "
                 "would not be compared as bytes; use another prefix, or drop it"
             )
+    return {found["name"] for found in there}

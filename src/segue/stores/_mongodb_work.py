@@ -17,6 +17,26 @@ FORMAT = 1
 SEQ_MAX = (1 << 63) - 1
 
 
+class Clock:
+    """
+    The server's clock as one handle reads it: it counts milliseconds, and we count on within each.
+
+    Else what was done later in the same millisecond would not be shown as later.
+    """
+
+    def __init__(self) -> None:
+        self.shift_us = 0
+        self._last = 0
+
+    def read(self, ms: int) -> int:
+        """Microseconds since 1970."""
+        now = ms * 1_000
+        if now <= self._last < now + 999:
+            now = self._last + 1
+        self._last = now
+        return now + self.shift_us
+
+
 class Work:
     """
     One transaction's or snapshot's view of the collections.
@@ -24,10 +44,10 @@ class Work:
     Names in its arguments have been looked at by ``_mongodb_door``: they are str.
     """
 
-    def __init__(self, link: Link, session: Session, shift_us: int) -> None:
+    def __init__(self, link: Link, session: Session, clock: Clock) -> None:
         self._link = link
         self._session = session
-        self._shift_us = shift_us
+        self._clock = clock
         self._now: int | None = None
 
     @property
@@ -55,7 +75,7 @@ class Work:
         for document in found:
             ms = int(document.pop("now"))
             if self._now is None:
-                self._now = ms * 1_000 + self._shift_us
+                self._now = self._clock.read(ms)
         return found
 
     # Sessions.

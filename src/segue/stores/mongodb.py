@@ -30,7 +30,7 @@ from ._mongodb_link import Link
 from ._mongodb_page import conditions, order_of, read_cursor, write_cursor
 from ._mongodb_rows import Document, Part, Row, entry_of, first_missing, lost
 from ._mongodb_schema import check_prefix, prepare
-from ._mongodb_work import SEQ_MAX, Work
+from ._mongodb_work import SEQ_MAX, Clock, Work
 
 T = TypeVar("T")
 
@@ -80,7 +80,7 @@ class MongoStore:
             raise Invalid(f"pool_size must be at least 1, not {pool_size}", where="pool_size")
         self.on_change: Callable[[str | None], None] | None = None
         self.lanes = min(4, pool_size)
-        self._shift_us = 0
+        self._clock = Clock()
         self._is_closed = False
         self._link = Link(
             url,
@@ -96,7 +96,7 @@ class MongoStore:
         except BaseException:
             self._link.close()
             raise
-        self._committer = Committer(self._link, lock_timeout.total_seconds())
+        self._committer = Committer(self._link, self._clock, lock_timeout.total_seconds())
         _links.add(self._link)
 
     def __repr__(self) -> str:
@@ -107,7 +107,7 @@ class MongoStore:
     def commit(self, ops: Sequence[Op]) -> list[Result | NotDone]:
         """Do the operations in order, each all-or-nothing, durably. See ``segue.store.Store.commit``."""
         self._check_open()
-        return self._committer.commit(ops, self._shift_us)
+        return self._committer.commit(ops)
 
     # Readings.
 
@@ -212,12 +212,12 @@ class MongoStore:
     # The handle.
 
     def now_us(self) -> int:
-        """The server's clock, microseconds since 1970; it counts milliseconds."""
+        """The server's clock, microseconds since 1970; see ``Clock``."""
         return self._reading(lambda work: work.now)
 
     def shift_clock(self, us: int) -> None:
         """Move this handle's clock. Adds to earlier shifts."""
-        self._shift_us += us
+        self._clock.shift_us += us
 
     def check(self, *, deep: bool) -> list[Report]:
         """What the server's settings promise; with ``deep`` also every session and entry."""
@@ -243,7 +243,7 @@ class MongoStore:
         for turn in range(1, READ_TURNS_MAX + 1):
             try:
                 with self._link.snapshot() as session:
-                    return ask(Work(self._link, session, self._shift_us))
+                    return ask(Work(self._link, session, self._clock))
             except DRIVER_ERRORS as error:
                 if judge(error) != "again" or turn == READ_TURNS_MAX:
                     raise translate(error, self._link.where) from error
