@@ -15,6 +15,8 @@ import pytest
 
 import segue
 import stores
+from segue.engine import Watch
+from segue.store import Append, Release
 
 WORKER = Path(__file__).with_name("worker.py")
 QUIET = timedelta(seconds=0.3)
@@ -94,3 +96,50 @@ def test_followers_in_threads_and_loops_see_what_processes_write_once_and_in_ord
     assert [writer.wait(100) for writer in writers] == [0, 0, 0]
     [thread.join(30) for thread in threads]
     assert seen == {"thread": list(range(1, 61)), "loop": list(range(1, 61))}
+
+
+def test_who_waits_for_a_lease_behind_others_is_woken_when_its_turn_may_have_come():
+    with segue.open("memory:") as db:
+        session = db.scope().create()
+        changes = db.engine.changes
+        append, free = Append(session.log.scope, session.id, ()), Release(session.log.scope, session.id, "r", 1)
+        woken = []
+
+        async def wait(name, before, for_lease):
+            watch = Watch(db.engine, session.id, for_lease=for_lease)
+            await watch.await_(30, before)
+            woken.append(name)
+            watch.close()
+
+        async def main():
+            tasks = [
+                asyncio.create_task(wait(*one))
+                for one in [("follower", 0, False), ("next", 0, True), ("third", 2, True)]
+            ]
+            await asyncio.sleep(0)
+            for op in (append, free, free, free):
+                changes.tell(session.id, op)
+                for _ in range(10):
+                    await asyncio.sleep(0)
+                woken.append(type(op).__name__)
+            foreign = asyncio.create_task(wait("far behind, told of another process", 50, True))
+            await asyncio.sleep(0)
+            changes.tell(session.id)
+            await asyncio.gather(*tasks, foreign)
+
+        asyncio.run(main())
+        assert woken == [
+            *("follower", "Append", "next", "Release", "Release", "third", "Release"),
+            "far behind, told of another process",
+        ]
+
+
+def test_a_change_between_a_look_and_a_wait_is_not_lost():
+    with segue.open("memory:") as db:
+        session = db.scope().create()
+        watch = Watch(db.engine, session.id, for_lease=True)
+        free = Release(session.log.scope, session.id, "r", 1)
+        db.engine.changes.tell(session.id, free)
+        db.engine.changes.tell(session.id, free)
+        watch.wait(30, 1)  # two changes came before the wait: it ends at once
+        watch.close()

@@ -21,7 +21,7 @@ from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from .errors import Closed, Corrupt, NotDone, SegueError, Unavailable
-from .store import Op, Result, Store
+from .store import Erase, Op, Release, Result, Store, Update
 
 if TYPE_CHECKING:  # a program that is not async never pays for importing these
     import asyncio
@@ -43,6 +43,9 @@ WATCH_SECONDS = (0.002, 0.05)
 
 WATCH_TOLD_SECONDS = 5.0
 """The same where we are told: only a net below the telling."""
+
+_FREEING = (Release, Erase, Update)
+"""After these somebody who waits for a session's lease may have it, or must learn that it is over."""
 
 _engines: weakref.WeakSet[Engine] = weakref.WeakSet()
 
@@ -195,10 +198,15 @@ def _call_soon(loop: asyncio.AbstractEventLoop, function: Callable[..., Any], *a
 
 
 class Pause(NamedTuple):
-    """A step of a waiting procedure: go on when the session changes, or after some seconds."""
+    """
+    A step of a procedure that waits for a lease: go on when it may be free, or after some seconds.
+
+    ``before`` runs of this process must give theirs back first: so many times it is not woken.
+    """
 
     session: str
     seconds: float
+    before: int = 0
 
 
 class Changes:
@@ -206,23 +214,24 @@ class Changes:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._waiters: dict[str, dict[int, Callable[[], None]]] = {}
+        self._waiters: dict[str, dict[int, tuple[Callable[[bool], None], bool]]] = {}
         self._numbers = itertools.count()
 
-    def tell(self, session: str | None) -> None:
-        """Wake those that wait for this session (None: for any)."""
+    def tell(self, session: str | None, op: Op | None = None) -> None:
+        """Wake those that wait for this session (None: for any), after an operation of ours (None: another's)."""
         if not self._waiters:
             return
+        is_freeing = op is None or isinstance(op, _FREEING)
         with self._lock:
             groups = list(self._waiters.values()) if session is None else [self._waiters.get(session, {})]
-            calls = [call for group in groups for call in group.values()]
+            calls = [call for group in groups for call, for_lease in group.values() if is_freeing or not for_lease]
         for call in calls:
-            call()
+            call(op is None)
 
-    def add(self, session: str, call: Callable[[], None]) -> int:
+    def add(self, session: str, call: Callable[[bool], None], *, for_lease: bool) -> int:
         with self._lock:
             number = next(self._numbers)
-            self._waiters.setdefault(session, {})[number] = call
+            self._waiters.setdefault(session, {})[number] = (call, for_lease)
             return number
 
     def remove(self, session: str, number: int) -> None:
@@ -240,36 +249,50 @@ class Watch:
     A store that is not told of other processes' commits is looked at again after a pause that grows.
     """
 
-    def __init__(self, engine: Engine, session: str) -> None:
+    def __init__(self, engine: Engine, session: str, *, for_lease: bool = False) -> None:
         self._engine = engine
         self._session = session
         self._event = threading.Event()
         self._wake: Callable[[], None] | None = None
-        self._number = engine.changes.add(session, self._changed)
+        self._lock = threading.Lock()
+        self._changes = self._before = 0
+        self._number = engine.changes.add(session, self._changed, for_lease=for_lease)
         self._longest = WATCH_TOLD_SECONDS if engine.is_told else WATCH_SECONDS[1]
         self._pause = self._longest if engine.is_told else WATCH_SECONDS[0]
 
-    def _changed(self) -> None:
-        self._event.set()
+    def _changed(self, is_foreign: bool) -> None:  # noqa: FBT001 - a callback
+        with self._lock:
+            self._changes += 1
+            if not is_foreign and self._changes <= self._before:
+                return
+            self._event.set()
         if self._wake is not None:
             self._wake()
 
-    def wait(self, seconds: float) -> None:
-        """Block until something changed since the last wait, or the time is over."""
+    def wait(self, seconds: float, before: int = 0) -> None:
+        """Block until something changed since the last wait, or the time is over; see ``Pause`` for ``before``."""
+        self._expect(before)
         self._event.wait(seconds)
         self._seen()
 
-    async def await_(self, seconds: float) -> None:
+    async def await_(self, seconds: float, before: int = 0) -> None:
         """The same without a thread."""
         import asyncio
 
         loop = asyncio.get_running_loop()
         changed = asyncio.Event()
         self._wake = lambda: _call_soon(loop, changed.set)
+        self._expect(before)
         if not self._event.is_set():
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(changed.wait(), seconds)
         self._seen()
+
+    def _expect(self, before: int) -> None:
+        with self._lock:
+            self._before = before
+            if self._changes > before:  # between the last wait and now
+                self._event.set()
 
     def pause(self, most: float | None) -> float:
         """How long a follower waits until it looks again: longer and longer while nothing happens."""
@@ -277,9 +300,11 @@ class Watch:
         return pause if most is None else max(0.0, min(pause, most))
 
     def _seen(self) -> None:
-        if self._event.is_set() and not self._engine.is_told:
-            self._pause = WATCH_SECONDS[0]
-        self._event.clear()
+        with self._lock:
+            if self._event.is_set() and not self._engine.is_told:
+                self._pause = WATCH_SECONDS[0]
+            self._event.clear()
+            self._changes = 0
 
     def close(self) -> None:
         self._engine.changes.remove(self._session, self._number)
@@ -327,7 +352,7 @@ class Engine:
         """Commit one operation together with those of other callers; its result, or its typed error."""
         self._check_open()
         result = self._lane(op).call(op)
-        self.changes.tell(_session_of(op))
+        self.changes.tell(_session_of(op), op)
         return result
 
     async def ado(self, op: Op) -> Any:
@@ -344,7 +369,7 @@ class Engine:
             loop.call_soon(self._hand_over, loop)
         bundle.append(job)
         result = await job.waiter
-        self.changes.tell(_session_of(op))
+        self.changes.tell(_session_of(op), op)
         return result
 
     def _hand_over(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -383,9 +408,11 @@ class Engine:
             while True:
                 pause = next(steps)
                 if watch is None:
-                    watch = Watch(self, pause.session)  # and look once more: it may have changed just before
+                    watch = Watch(
+                        self, pause.session, for_lease=True
+                    )  # and look once more: it may have changed just before
                 else:
-                    watch.wait(pause.seconds)
+                    watch.wait(pause.seconds, pause.before)
         except StopIteration as end:
             return end.value  # type: ignore[no-any-return]
         finally:
@@ -410,9 +437,9 @@ class Engine:
                 if pause is None:
                     return value  # type: ignore[no-any-return]
                 if watch is None:
-                    watch = Watch(self, pause.session)
+                    watch = Watch(self, pause.session, for_lease=True)
                 else:
-                    await watch.await_(pause.seconds)
+                    await watch.await_(pause.seconds, pause.before)
                 step = self.hop(_step, steps)
         except BaseException:
             await _settled(self.hop(_abandon, steps, step))
