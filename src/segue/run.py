@@ -488,7 +488,7 @@ def _wait_turn(log: Log, place: Queued, until: float | None, fence: int) -> Gene
     pause, longest = POLL_SECONDS
     if log.engine.is_told:
         pause = longest = ASK_SECONDS  # we are told
-    before = place.before
+    before, shortest = place.before, pause
     while True:
         now = time.monotonic()
         left = ASK_SECONDS - (now - asked)
@@ -496,12 +496,13 @@ def _wait_turn(log: Log, place: Queued, until: float | None, fence: int) -> Gene
             left = min(left, until - now)
         if left <= 0:
             return
-        yield Pause(log.id, min(pause, left))
+        yield Pause(log.id, min(pause, left), before)
         # Who is far behind looks less often: a long queue must not be a crowd.
         pause = min(pause * 1.5, longest * (1 + before / 8))
         info = log.info()
         if info.fence != fence:
-            before, fence, pause = max(0, before - (info.fence - fence)), info.fence, POLL_SECONDS[0]
+            before, fence = max(0, before - (info.fence - fence)), info.fence
+            pause = shortest * (1 + before)
         if before == 0 and (info.lease is None or info.lease.state == "paused"):
             return
 
