@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from bench import machine, page
+from bench.page import NEWEST
 from bench.systems import EMBEDDED, PINS, ROOT, SYSTEMS, NotHere, System, place_of, python_of, server_of
 
 OUT = ROOT / "docs"
@@ -157,7 +158,7 @@ class Bench:
                 self._seed(seats)
                 self._calls(seats)
                 self._crowd(seats)
-            with self._phase(f"newest 20 of {self.sizes.sessions:,}"):
+            with self._phase(f"{NEWEST} of {self.sizes.sessions:,}"):
                 self._newest([name for name in self._names if SYSTEMS[name].layer.startswith(("segue.", "by_hand."))])
             with self._phase("bytes"):
                 self._count_bytes()
@@ -278,14 +279,16 @@ class Bench:
         with self._seated("newest", names) as seats:
             able = [seat for seat in seats if seat.can.get("newest")]
             with ThreadPoolExecutor(2) as pool:
-                filled = list(
-                    pool.map(lambda seat: seat.ask("fill", patience=SEED_SECONDS, sessions=self.sizes.sessions), able)
-                )
-            able = [seat for seat, answer in zip(able, filled, strict=True) if "seconds" in answer]
+                filled = list(pool.map(self._fill, able))
+            able = [seat for seat, is_full in zip(able, filled, strict=True) if is_full]
             command = {"do": "newest", "count": self.sizes.calls}
             for _ in range(self.sizes.rounds):
                 for floor, rest in _by_engine(able):
-                    self._sandwich(f"newest 20 of {self.sizes.sessions}", command, floor, rest)
+                    self._sandwich(NEWEST, command, floor, rest)
+
+    def _fill(self, seat: Seat) -> bool:
+        count = min(seat.system.sessions, self.sizes.sessions)
+        return "seconds" in seat.ask("fill", patience=SEED_SECONDS, sessions=count)
 
     def _count_bytes(self) -> None:
         for name in self._names:

@@ -35,6 +35,7 @@ class System(NamedTuple):
         imports: What its user imports, for the import time and before processes are forked.
         tasks: The layer that many tasks of one process use, if it is another.
         turns: How many turns it is filled with to count bytes.
+        sessions: Most sessions that it is filled with to list some.
     """
 
     title: str
@@ -45,6 +46,7 @@ class System(NamedTuple):
     imports: str = ""
     tasks: str = ""
     turns: int = 2_500
+    sessions: int = 100_000
 
 
 _SEGUE, _ASYNC = "segue.Segue", "segue.SegueAsync"
@@ -71,7 +73,8 @@ SYSTEMS = {
     ),
     "floor_files": System("by hand: lines of a file", "files", "by_hand.Lines", "{folder}/lines", "", "json"),
     "segue_jsonl": System(
-        "Segue, JSON lines", "files", _SEGUE, "jsonl:{folder}/sessions", "", "segue,segue.stores.jsonl", _ASYNC
+        "Segue, JSON lines", "files", _SEGUE, "jsonl:{folder}/sessions", "", "segue,segue.stores.jsonl", _ASYNC,
+        sessions=2_000,
     ),
     "json_file": System("a JSON file rewritten each turn", "files", "by_hand.JsonFile", "{folder}/json", "", "json"),
     "floor_postgres": System("by hand: psycopg", "postgres", "by_hand.Postgres", "{url}", "", "psycopg"),

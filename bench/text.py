@@ -12,7 +12,7 @@ import json
 import random
 import re
 from collections.abc import Mapping
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -52,23 +52,39 @@ class Turn(NamedTuple):
         return [ends[0], *(middle if self.call else []), ends[1]]
 
 
-def turn(n: int, tag: str = "t") -> Turn:
-    """The n-th turn; ``tag`` (no spaces, no brackets) tells whose it is."""
-    chance = random.Random(n)
-    mark = [f"[[{tag}#{n}.{part}]]" for part in range(4)]
-    prose = _pool("zh" if n % 2 else "en")
-    question = " ".join([*chance.sample(prose, 1 + n % 3), mark[0]])
-    name, code = chance.choice([("query", "sql"), ("run_python", "python"), ("read_file", "path"), ("bash", "command")])
-    arguments = {code: "\n".join([*chance.sample(_pool(name), 1 + n % 2), f"# {mark[1]}"])}
-    answer = "\n\n".join(
-        [
-            " ".join(chance.sample(prose, 4)),
-            *chance.sample(_pool("code"), n % 3 // 2),
-            *chance.sample(prose, 2),
-            mark[3],
-        ]
+def turn(n: int, tag: str = "t", *, like: int | None = None) -> Turn:
+    """
+    The n-th turn.
+
+    Args:
+        n: Its number.
+        tag: Whose it is (no spaces, no brackets).
+        like: Take the text of that turn, which is quick when it was asked for lately.
+    """
+    plain = _plain(n if like is None else like)
+    question, answer, result = (
+        f"{text}{_mark(tag, n, part)}" for text, part in ((plain.question, 0), (plain.answer, 3), (plain.result, 2))
     )
-    return Turn(question, answer, f"call_{tag}_{n:012d}", name, arguments, f"{_result(n, chance)}\n{mark[2]}")
+    arguments = {name: f"{text}{_mark(tag, n, 1)}" for name, text in plain.arguments.items()}
+    return Turn(question, answer, f"call_{tag}_{n:012d}", plain.name, arguments, result)
+
+
+def _mark(tag: str, n: int, part: int) -> str:
+    return f" [[{tag}#{n}.{part}]]"
+
+
+@lru_cache(256)
+def _plain(n: int) -> Turn:
+    chance = random.Random(n)
+    prose = _pool("zh" if n % 2 else "en")
+    question = " ".join(chance.sample(prose, 1 + n % 3))
+    name, argument = chance.choice(
+        [("query", "sql"), ("run_python", "code"), ("read_file", "path"), ("bash", "command")]
+    )
+    arguments = {argument: "\n".join([*chance.sample(_pool(name), 1 + n % 2), "#"])}
+    code = chance.sample(_pool("code"), n % 3 // 2)
+    answer = "\n\n".join([" ".join(chance.sample(prose, 4)), *code, *chance.sample(prose, 2)])
+    return Turn(question, answer, "", name, arguments, f"{_result(n, chance)}\n")
 
 
 def marks(message: object) -> list[tuple[str, int, int]]:

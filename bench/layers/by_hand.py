@@ -80,8 +80,8 @@ class Sql(Layer):
 
     async def fill(self, count: int) -> None:
         for at in range(0, count, FILL_ROWS):
-            rows = [(f"s{n:06d}", n, f"第 {n} 次分析 / analysis {n}") for n in range(at, min(at + FILL_ROWS, count))]
-            query = "INSERT INTO sessions (id, head, active, title) VALUES (?, 0, ?, ?)"
+            rows = [(f"s{n:06d}", 0, n, f"第 {n} 次分析 / analysis {n}") for n in range(at, min(at + FILL_ROWS, count))]
+            query = "INSERT INTO sessions (id, head, active, title) VALUES (?, ?, ?, ?)"
             self._con.cursor().executemany(query.replace("?", self.mark), rows)
 
     async def close(self) -> None:

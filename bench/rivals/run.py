@@ -104,7 +104,7 @@ def _exact(mine: dict[str, Any]) -> str:
     row = _row(mine, "exact")
     if row is None:
         return "not run"
-    answers = [value for value in row.values() if isinstance(value, str)][1:]
+    answers = [value for value in row.values() if isinstance(value, str)]
     same = sum(value == "same" for value in answers)
     refused = sum(value.startswith("refused") for value in answers)
     return f"{same} / {refused} / {len(answers) - same - refused}"
