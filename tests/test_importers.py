@@ -494,3 +494,17 @@ def test_an_export_of_an_import_of_an_export_is_the_same(bring, scope, tmp_path)
         (tmp_path / "again.jsonl").write_bytes(first.getvalue())
         report = import_file(db.scope(), tmp_path / "again.jsonl")
         assert original_of(db.scope(), report) == first.getvalue()
+
+
+def test_more_branches_than_one_entry_can_take_back_are_taken_back_by_several(bring, scope, monkeypatch):
+    monkeypatch.setattr("segue.importers.writing.RETRACT_MAX", 3)
+    values = [claude_record("user", "q", None, "which?")]
+    values += [claude_record("assistant", f"a{n}", "q", f"answer {n}") for n in range(10)]
+    session = only(scope, bring(values))
+    assert [m["content"] for m in session.messages()] == ["which?", "answer 9"]
+    assert len(session.by_ref("retract")) == 3
+    assert bring(values).entries == 0
+    values += [claude_record("user", "c", "a4", "the fifth it is")]
+    bring(values)
+    assert [m["content"] for m in session.messages()] == ["which?", "answer 4", "the fifth it is"]
+    assert bring(values).entries == 0

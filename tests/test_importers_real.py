@@ -160,3 +160,22 @@ def test_rows_of_databases_come_back(imported):
                 for entry in scope.open(info.id).history(kinds=("message",)):
                     found.add((info.metadata["session"], entry.body))
         assert wanted <= found
+
+
+@pytest.mark.parametrize("tool", ["entire/claude-code", "agent-sessions/codex", "entire/gemini-cli"])
+def test_every_recorded_file_that_grew_in_three_steps_is_as_if_it_was_imported_once(tmp_path, tool):
+    for source in sorted((REAL / tool).glob("*.jsonl")):
+        whole = source.read_bytes()
+        path = tmp_path / source.name
+        with closing(segue.open("memory:")) as db, closing(segue.open("memory:")) as fresh:
+            usage = segue.Usage()
+            for end in (len(whole) // 3, 2 * len(whole) // 3, len(whole)):
+                path.write_bytes(whole[:end])
+                report = import_file(db.scope(), path)
+                usage += report.usage
+            once = import_file(fresh.scope(), path)
+            assert original_of(db.scope(), report) == whole, source.name
+            assert usage == once.usage, source.name
+            for a, b in zip(report.sessions, once.sessions, strict=True):
+                views = [scope.get_key(one.key).messages() for scope, one in ((db.scope(), a), (fresh.scope(), b))]
+                assert views[0] == views[1], source.name

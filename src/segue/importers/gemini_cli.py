@@ -33,7 +33,8 @@ def recognises(source: Source) -> bool:
             or not ({"projectHash", "startTime"} & document.keys())
         ):
             return False
-        return all(isinstance(one, dict) and isinstance(one.get("type"), str) for one in messages)
+        whole = messages[:-1] if source.is_damaged else messages  # the last one may have been cut off
+        return all(isinstance(one, dict) and isinstance(one.get("type"), str) for one in whole)
     first = source.sample[0] if source.sample else None
     return isinstance(first, dict) and "sessionId" in first and "projectHash" in first and "messages" not in first
 

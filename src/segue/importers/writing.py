@@ -44,6 +44,9 @@ STREAM = ("message", PACK, PART, "cut")
 BATCH_ENTRIES = 900
 BATCH_BYTES = 4 * 1024 * 1024
 PIECE = codec.BODY_MAX_BYTES
+RETRACT_MAX = 200_000
+"""Most messages that one entry takes back: their numbers must fit into it."""
+
 
 _ours = ("m.", "k.", "p.", "c.")
 _encode = codec.encode
@@ -232,7 +235,12 @@ class Writer:
             if following is None:
                 self._go_on()
             elif following.id == draft.id:
-                return self._matched(following, usage_key)
+                seq = self._matched(following, usage_key)
+                if usage_key and draft.usage is not None and any(_beyond(draft.usage, self.told.get(usage_key, _ZERO))):
+                    self.talk.spent[usage_key] = (
+                        draft.usage
+                    )  # the file told less of it then, or it was counted elsewhere
+                return seq
             elif not self._is_superseded(following, draft.body if draft.kind == PACK else self.pack.body):
                 self._diverge(draft.id)
         if usage_key and draft.usage is not None:
@@ -414,7 +422,9 @@ class Writer:
         if now == set(wanted):
             return
         back = [] if now <= set(wanted) else ours
-        self._tail("retract", {"seqs": sorted({*(set(wanted) - (set() if back else now)), *back})}, "r", ("retract",))
+        seqs = sorted({*(set(wanted) - (set() if back else now)), *back})
+        for n in range(0, len(seqs), RETRACT_MAX):
+            self._tail("retract", {"seqs": seqs[n : n + RETRACT_MAX]}, "r", ("retract",))
 
     def _spent(self) -> None:
         """Tokens that are told apart from the records: what is more than was counted by now."""
