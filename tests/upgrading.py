@@ -99,6 +99,14 @@ def killed_at(url: str, store: str, statement: int) -> None:
 
         for name in ("open", "write", "sync", "mkdir", "rename"):
             _before(Disk, name, step)
+    elif store == "mysql":
+        from pymysql.connections import Connection
+
+        _before(Connection, "query", step)
+    elif store == "redis":
+        from redis.connection import Connection as Wire
+
+        _before(Wire, "send_packed_command", step)
     else:
         import psycopg
 

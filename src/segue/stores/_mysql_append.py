@@ -33,7 +33,8 @@ def must_look(work: Work, row: Row, op: Append) -> bool:
 
     Nearly always everything is new and may be added: then the unique index is the only look-up of ids.
     """
-    return work.is_careful or row.base > 0 or _refusal(work, row, op, op.entries) is not None
+    comes_twice = len({draft.id for draft in op.entries}) < len(op.entries)
+    return work.is_careful or comes_twice or row.base > 0 or _refusal(work, row, op, op.entries) is not None
 
 
 def _refusal(work: Work, row: Row, op: Append, new: Sequence[Draft]) -> NotDone | None:
