@@ -427,6 +427,9 @@ def test_one_owner_is_copied_alone_and_the_clock_is_what_it_was(two):
 def test_a_store_is_not_copied_into_itself(tmp_path):
     with pytest.raises(segue.Invalid):
         copy(f"sqlite:///{tmp_path}/a.db", f"sqlite:///{tmp_path}/a.db")
+    for bad in ({"running": "stop"}, {"attributes": None}, {"target": 5}, {"source": "nothing:"}):
+        with pytest.raises(segue.Invalid):
+            copy(**{"source": "memory:", "target": "memory:x", **bad})
     with pytest.raises(segue.Unavailable):
         copy(f"sqlite:///{tmp_path}/none.db", "memory:")
     assert list(tmp_path.iterdir()) == []

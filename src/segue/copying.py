@@ -150,13 +150,13 @@ def copy(
         Every session's outcome.
 
     Raises:
+        Invalid: A URL names no store, both are the same, or an option is unknown.
         Unavailable: A store cannot work now; call again to go on.
         Corrupt: The list of sessions is damaged. Damaged entries are reported and end only their session.
 
     Guarantees: G4 exact, G8 forks, G9 erased, G11 damage.
     """
-    if isinstance(source, str) and source == target:
-        raise Invalid("source and target are the same store", where="target")
+    _check(source, target, running, attributes)
     with ExitStack() as opened:
         here = opened.enter_context(_read(source)) if isinstance(source, str) else source
         there = opened.enter_context(open(target)) if isinstance(target, str) else target
@@ -166,6 +166,18 @@ def copy(
         copier.progress = progress
         copier.run([scope] if scope is not None else list(here.scopes()))
         return CopyReport(tuple(copier.done))
+
+
+def _check(source: object, target: object, running: object, attributes: object) -> None:
+    for name, value in (("source", source), ("target", target)):
+        if not isinstance(value, str | Database):
+            raise Invalid(f"{name} must be a URL or a Database, not a {type(value).__name__}", where=name)
+    if source == target:
+        raise Invalid("source and target are the same store", where="target")
+    if running not in ("copy", "refuse"):
+        raise Invalid(f"running {running!r} is none of copy, refuse", where="running")
+    if attributes not in ("keep", "source"):
+        raise Invalid(f"attributes {attributes!r} is none of keep, source", where="attributes")
 
 
 def _read(url: str) -> Database:
