@@ -6,7 +6,8 @@ Works with MySQL 8 and MariaDB 10.6 and newer. See docs/decisions/0021-mysql.md.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any, TypeVar
 
@@ -30,6 +31,7 @@ from ._mysql_schema import Schema
 from ._mysql_work import NOW_US, WAITING
 from ._pool import Pool as _Pool
 from ._spans import Span, write_cursor
+from ._steps import Step
 
 T = TypeVar("T")
 
@@ -226,6 +228,43 @@ class MySQLStore:
                 if is_last or judge(error) != "cut":
                     raise translate(error, self._schema.where) from error
         raise AssertionError
+
+
+def plan(url: str) -> tuple[Step, ...]:
+    """
+    The migrations that a database still lacks, in order; changes nothing.
+
+    Raises:
+        TooNew: A newer Segue made the tables.
+    """
+    with _visit(url) as (schema, conn):
+        return schema.pending(conn)
+
+
+def apply(url: str) -> tuple[Step, ...]:
+    """
+    Bring the tables of a database up to date, as the user who is to own them.
+
+    Returns:
+        The steps that this call applied.
+    """
+    with _visit(url) as (schema, conn):
+        return schema.apply(conn)
+
+
+@contextmanager
+def _visit(url: str) -> Iterator[tuple[Schema, Connection[Any]]]:
+    target = Target(url, Limits(2, 30, 10))
+    schema = Schema(target)
+    conn = target.connect()
+    try:
+        _mysql_check.read_settings(conn, schema.where)
+        yield schema, conn
+    except pymysql.MySQLError as error:
+        raise translate(error, schema.where) from error
+    finally:
+        if conn.open:
+            conn.close()
 
 
 def _packed(scope: ScopeKey) -> tuple[bytes, bytes]:
