@@ -13,6 +13,7 @@ import import_samples as samples
 import segue
 from import_samples import call, claude_record, line, messages_of, original_of, result, spent
 from segue import Usage, ViewSpec
+from segue.errors import Unavailable
 from segue.importers import import_file, import_paths, import_rows, import_transcript
 
 
@@ -508,3 +509,44 @@ def test_more_branches_than_one_entry_can_take_back_are_taken_back_by_several(br
     bring(values)
     assert [m["content"] for m in session.messages()] == ["which?", "answer 4", "the fifth it is"]
     assert bring(values).entries == 0
+
+
+@pytest.mark.parametrize("name", ["claude.jsonl", "codex.jsonl", "chatgpt.json", "tutorial.json"])
+def test_an_import_that_the_store_stopped_anywhere_goes_on_when_it_is_asked_again(tmp_path, monkeypatch, name):
+    monkeypatch.setattr("segue.importers.writing.BATCH_ENTRIES", 2)
+    monkeypatch.setattr("segue.importers.packs.RECORDS_MAX", 3)
+    path = tmp_path / name
+    path.write_bytes(samples.FILES[name])
+    append = segue.Session.append
+    with closing(segue.open("memory:")) as db:
+        once = import_file(db.scope(), path)
+        wanted = [db.scope().get_key(one.key) for one in once.sessions]
+        wanted = [(session.messages(), session.refresh().usage) for session in wanted if session.info.format != "segue"]
+    for stop in range(1, 40):
+        calls = iter(range(stop))
+
+        def failing(session, *items, calls=calls, **options):
+            if next(calls, None) is None:
+                raise Unavailable("the disk is away; call again")
+            return append(session, *items, **options)
+
+        with closing(segue.open("memory:")) as db:
+            monkeypatch.setattr(segue.Session, "append", failing)
+            try:
+                import_file(db.scope(), path)
+            except Unavailable:
+                is_stopped = True
+            else:
+                is_stopped = False
+            monkeypatch.setattr(segue.Session, "append", append)
+            report = import_file(db.scope(), path)
+            assert original_of(db.scope(), report) == samples.FILES[name]
+            sessions = [db.scope().get_key(one.key) for one in report.sessions]
+            found = [
+                (session.messages(), session.refresh().usage) for session in sessions if session.info.format != "segue"
+            ]
+            assert found == wanted
+            assert (report.counts["rewritten"], import_file(db.scope(), path).entries) == (0, 0)
+        if not is_stopped:
+            break
+    assert stop > 2

@@ -16,7 +16,7 @@ import import_samples as samples
 import segue
 from import_samples import REAL, messages_of
 from segue.exporters import export_original
-from segue.importers import import_file
+from segue.importers import import_file, import_paths
 
 MADE_FROM_OTHERS = ("_llm_migrations", "responses", "turn_search", "sqlite_")
 """Tables of llm that hold no record of their own; ``responses`` is compared where it is no index of words."""
@@ -150,3 +150,35 @@ def test_a_database_that_grew_adds_what_is_new(scope, tmp_path):
     assert [one.forked_from for one in report.sessions if one.key == "llm:t1"] == [""]
     assert report.usage == segue.Usage(3, 30)
     assert [m["content"] for m in scope.get_key("llm:t1").messages()][-2:] == ["and?", "that is all"]
+
+
+def test_a_database_in_use_is_read_beside_its_writer_and_one_that_is_locked_is_named(scope, tmp_path, monkeypatch):
+    monkeypatch.setattr("segue.importers.database.WAIT_SECONDS", 0.05)
+    path = tmp_path / "a.db"
+    samples.agents_database(path)
+    with closing(sqlite3.connect(path, isolation_level=None)) as writer:
+        writer.execute("BEGIN EXCLUSIVE")
+        report = import_file(scope, path)
+        assert (report.outcome, "locked" in report.reason) == ("skipped", True)
+        writer.execute("ROLLBACK")
+        writer.execute("PRAGMA journal_mode = WAL")
+        writer.execute("BEGIN IMMEDIATE")
+        writer.execute("DELETE FROM agent_messages")
+        report = import_file(scope, path)
+        assert (report.outcome, report.sessions[0].messages) == ("imported", 2)
+        writer.execute("ROLLBACK")
+
+
+def test_a_database_of_another_version_and_a_damaged_one_stop_nothing(scope, tmp_path):
+    strange, damaged, good = (tmp_path / f"{name}.db" for name in ("a-strange", "b-damaged", "c-good"))
+    with closing(sqlite3.connect(strange)) as con, con:
+        con.execute("CREATE TABLE agent_messages (id INTEGER, payload TEXT)")
+    samples.llm_database(damaged)
+    body = bytearray(damaged.read_bytes())
+    body[5_000:40_000] = bytes(35_000)
+    damaged.write_bytes(body)
+    samples.agents_database(good)
+    reports = list(import_paths(scope, [tmp_path]))
+    assert [report.outcome for report in reports] == ["skipped", reports[1].outcome, "imported"]
+    assert reports[1].outcome in ("failed", "skipped")
+    assert all(report.reason for report in reports[:2])

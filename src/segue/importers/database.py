@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import base64
+import functools
 import hashlib
 import math
+import os
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from .source import Source
+
+WAIT_SECONDS = 5.0
+"""How long a reading waits for a writer that holds the whole database."""
 
 
 @contextmanager
@@ -23,7 +29,10 @@ def reading(source: Source) -> Iterator[sqlite3.Connection]:
     Raises:
         sqlite3.Error: It is damaged, locked for too long, or no database.
     """
-    with closing(sqlite3.connect(f"{source.path.resolve().as_uri()}?mode=ro", uri=True, timeout=5)) as connection:
+    path = source.path.resolve()
+    is_still = not os.access(path.parent, os.W_OK) and not Path(f"{path}-wal").exists()  # else SQLite wants to write
+    uri = f"{path.as_uri()}?mode=ro{'&immutable=1' if is_still else ''}"
+    with closing(sqlite3.connect(uri, uri=True, timeout=WAIT_SECONDS)) as connection:
         connection.row_factory = sqlite3.Row
         connection.text_factory = _text
         connection.execute("PRAGMA query_only = ON")
@@ -44,8 +53,11 @@ def raw_of(value: Any) -> bytes:
 
 def tables(source: Source) -> dict[str, set[str]]:
     """Names of the tables with those of their columns; empty when the file is no database that can be read."""
-    if not source.is_sqlite:
-        return {}
+    return _tables(source) if source.is_sqlite else {}
+
+
+@functools.lru_cache(maxsize=1)  # every importer asks, and a locked database makes each wait
+def _tables(source: Source) -> dict[str, set[str]]:
     try:
         with reading(source) as connection:
             names = [row[0] for row in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
