@@ -251,7 +251,15 @@ def test_store_and_owner_come_from_options_or_the_environment(cli, tmp_path, mon
     assert "no sessions of acme/wu" in cli("ls", "--user", "wu").out
 
 
-WORDS = {"title": ["xxxx", "y"], "ls": [], "resume": [], "sweep": [], "verify": [], "doctor": []}
+WORDS = {
+    "title": ["xxxx", "y"],
+    "ls": [],
+    "resume": [],
+    "sweep": [],
+    "verify": [],
+    "migrate": ["--apply"],
+    "doctor": [],
+}
 
 
 @pytest.mark.parametrize("command", [c.name for c in COMMANDS if not c.makes and c.name != "convert"])

@@ -253,8 +253,8 @@ COMMANDS = (
         "migrate",
         "Show or apply the migrations that the schema of a store lacks.",
         "A store that is opened brings its schema up to date by itself. Use this where programs connect as a user who "
-        "may not: run it as the owner. It may be run while programs work, and by several at once. What was cut short is "
-        "not half done, or (MySQL) done again. Stores without a schema have nothing to do.",
+        "may not: run it as the owner. It may be run while programs work, and by several at once. What was cut short "
+        "is not half done, or (MySQL) done again. Stores without a schema have nothing to do.",
         upkeep.migrate_arguments,
         upkeep.MIGRATE_FIELDS,
         "segue migrate postgresql://owner@db.example.com/segue --plan",
