@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import random
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 
 import pytest
@@ -26,9 +28,11 @@ from segue.model import Lease, ScopeKey, SessionInfo
 from segue.store import Append, Appended, Create, Erase, Erased, Fork, Hollow, Take, Update
 from segue.stores.mongodb import MongoStore
 from segue.testing.case import draft, drafts
+from stores import FULL
 
 ME = ScopeKey("acme", "lin")
 TRANSIENT, UNKNOWN = "TransientTransactionError", "UnknownTransactionCommitResult"
+TURNS = 100 if FULL else 6
 BRIEFLY = timedelta(milliseconds=100)
 
 
@@ -247,6 +251,63 @@ def test_a_run_that_is_taken_over_between_its_look_and_its_write_appends_nothing
     assert ids(store) == []
 
 
+# All of it at once.
+
+
+def test_a_storm_of_faults_loses_and_doubles_nothing(server: Server, store: MongoStore) -> None:
+    chance = random.Random(7)
+    kinds = [
+        *[{"code": 112, "labels": (TRANSIENT,)}] * 12,
+        *[{"code": 64, "labels": (UNKNOWN,), "done": True}] * 6,
+        *[{"code": 251, "labels": (TRANSIENT,)}] * 4,
+        {"cut": "before"},
+        {"cut": "after"},
+    ]
+
+    def weather(command: str) -> Fault | None:
+        kind = chance.choice(kinds)
+        is_of_commit = command == "commitTransaction"
+        if chance.random() > 0.15 or command not in (
+            "aggregate",
+            "find",
+            "insert",
+            "update",
+            "delete",
+            "commitTransaction",
+        ):
+            return None
+        if (kind.get("code") == 64) is not is_of_commit and "cut" not in kind:
+            return None
+        return Fault(command, **kind)
+
+    stored: list[str] = []
+
+    def work(number: int) -> None:
+        mine = MongoStore(server.url, lock_timeout=timedelta(seconds=120))
+        for turn in range(TURNS):
+            name = f"{number}-{turn}"
+            fork, passing = Create(ME, f"f{name}"), f"p{name}"
+            ops = [append(name), append(name, session=f"own-{number}"), Create(ME, passing, entries=(draft(),))]
+            answers = mine.commit(
+                [*ops, Fork(fork, "s", 1), Fork(Create(ME, f"q{name}"), passing, 1), Erase(ME, passing)]
+            )
+            assert not [answer for answer in answers if isinstance(answer, SegueError)], answers
+            assert mine.commit([Erase(ME, f"q{name}"), Erase(ME, f"f{name}")]) == [Erased(1, 0), Erased(0, 0)]
+            stored.append(name)
+        mine.close()
+
+    store.commit([append("first"), *(Create(ME, f"own-{number}") for number in range(3))])
+    server.weather = weather
+    with ThreadPoolExecutor(3) as threads:
+        list(threads.map(work, range(3)))
+    server.weather = None
+    assert sorted(ids(store)) == sorted([*stored, "first"])
+    for number in range(3):
+        assert ids(store, f"own-{number}") == [f"{number}-{turn}" for turn in range(TURNS)]
+    assert len(server.documents("entries")) == 2 * len(stored) + 1  # nothing is left of what was erased
+    assert [report for report in store.check(deep=True) if report.level == "damage"] == []
+
+
 # Other errors of the server.
 
 
@@ -285,9 +346,11 @@ def test_an_index_that_contradicts_the_row_is_damage(server: Server, store: Mong
 
 
 def test_a_value_that_no_document_holds_refuses_its_own_operation_only(store: MongoStore) -> None:
-    far = Create(ME, "far", expires_us=1 << 62)
-    answers = store.commit([append("a"), far, append("b")])
+    large = draft(body=os.urandom(17 << 20), format="raw")
+    answers = store.commit([append("a"), Append(ME, "s", (large,)), append("b")])
     assert [type(answer).__name__ for answer in answers] == ["Appended", "Invalid", "Appended"]
+    assert "16 MiB" in str(answers[1])
+    assert ids(store) == ["a", "b"]
 
 
 # The handle.
@@ -315,6 +378,28 @@ def test_callers_of_many_threads_share_a_small_pool(server: Server, store: Mongo
         thread.join()
     small.close()
     assert sorted(ids(store)) == sorted(f"e{n}" for n in range(20))
+
+
+def test_waiting_for_a_connection_ends_with_a_typed_error(server: Server) -> None:
+    narrow = MongoStore(server.url, pool_size=1, connect_timeout=timedelta(milliseconds=700), lock_timeout=BRIEFLY)
+    errors: list[Unavailable] = []
+
+    def ask() -> None:
+        try:
+            narrow.now_us()
+        except Unavailable as error:
+            errors.append(error)
+            done.set()
+
+    done = threading.Event()
+    server.faults = [Fault("aggregate", run=lambda: done.wait(20))]
+    threads = [threading.Thread(target=ask) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    narrow.close()
+    assert ["raise pool_size" in str(error) for error in errors] == [True]
 
 
 def test_a_closed_store_says_so(store: MongoStore) -> None:

@@ -14,7 +14,7 @@ from fakes.mongodb import Fault, Server, replica_set
 from fakes.mongodb_data import Collection, Index
 from segue.errors import Corrupt, Invalid, ReadOnly, TooNew, Unavailable
 from segue.model import ScopeKey, Usage
-from segue.store import Append, Create, Erase, Fork
+from segue.store import Append, Create, Erase, Filter, Fork
 from segue.stores._mongodb_rows import place
 from segue.stores._mongodb_schema import INDEXES
 from segue.stores.mongodb import MongoStore
@@ -206,6 +206,17 @@ def test_times_are_the_servers(server: Server) -> None:
     store = opened(server.url)
     store.commit([Create(ME, "s")])
     assert abs(store.get(ME, "s").created_at.timestamp() * 1_000 - int(DatetimeMS(int(server.now())))) < 60_000
+    store.close()
+
+
+def test_what_is_done_later_in_one_millisecond_of_the_server_is_later(server: Server) -> None:
+    server.now = lambda: DatetimeMS(1_790_000_000_000)
+    store = opened(server.url)
+    for id in ("first", "a later one", "the last"):
+        store.commit([Create(ME, id)])
+    shown = store.page(ME, Filter(), None, 10).sessions
+    assert [info.id for info in shown] == ["the last", "a later one", "first"]
+    assert shown[0].created_at.timestamp() - 1_790_000_000 < 0.001
     store.close()
 
 

@@ -84,6 +84,7 @@ class Server:
         unheard: Texts of all that it does not know; a test that finds one has found a gap in the stand-in, or a fault.
         commands: Names of all commands that it did, in order, without hello.
         faults: What a test wants to go wrong.
+        weather: Asked for a fault at each command that no fault is for.
         idle_seconds: How long an open transaction stays whose client is silent. A mongod ends each, silent or not,
             after ``transactionLifetimeLimitSeconds`` (60); that would make tests depend on the machine's load.
         elections: How many of the next hellos say that it is no primary.
@@ -95,6 +96,7 @@ class Server:
         self.unheard: list[str] = []
         self.commands: list[str] = []
         self.faults: list[Fault] = []
+        self.weather: Callable[[str], Fault | None] | None = None
         self.elections = 0
         self.hello_more: dict = {}
         self.config: dict = {"writeConcernMajorityJournalDefault": True}
@@ -200,7 +202,7 @@ class Server:
     def _fault(self, name: str) -> Fault | None:
         fault = next((each for each in self.faults if each.command == name), None)
         if fault is None:
-            return None
+            return self.weather(name) if self.weather else None
         if fault.skip:
             fault.skip -= 1
             return None

@@ -20,7 +20,7 @@ from segue.model import ScopeKey
 from segue.store import Append, Create, Fork, Op, Result, Take
 
 from ._mongodb_door import check_op
-from ._mongodb_errors import DRIVER_ERRORS, DUPLICATE, UNKNOWN_COMMIT, code_of, judge, translate
+from ._mongodb_errors import DRIVER_ERRORS, DUPLICATE, TRANSIENT, UNKNOWN_COMMIT, code_of, judge, translate
 from ._mongodb_link import Link, Session
 from ._mongodb_ops import do
 from ._mongodb_work import Clock, Work
@@ -140,9 +140,9 @@ class Committer:
             try:
                 session.commit_transaction()
             except DRIVER_ERRORS as error:
-                if judge(error) == "again":
+                if _has_label(error, TRANSIENT):
                     raise  # certain: it was rolled back
-                if not _is_open(error) or time.monotonic() > until:
+                if not _has_label(error, UNKNOWN_COMMIT) or time.monotonic() > until:
                     raise _unknown(error, self.link.where) from error
             else:
                 return
@@ -158,8 +158,8 @@ def _try(work: Work, op: Op) -> Answer:
         return refusal
 
 
-def _is_open(error: Exception) -> bool:
-    return isinstance(error, PyMongoError) and error.has_error_label(UNKNOWN_COMMIT)
+def _has_label(error: Exception, label: str) -> bool:
+    return isinstance(error, PyMongoError) and error.has_error_label(label)
 
 
 def _unknown(error: Exception, where: str) -> SegueError:

@@ -6,13 +6,14 @@ from typing import Literal, NamedTuple
 
 from bson.errors import BSONError
 from pymongo.errors import (
-    AutoReconnect,
     BulkWriteError,
     ConfigurationError,
+    ConnectionFailure,
     DocumentTooLarge,
     InvalidOperation,
     OperationFailure,
     PyMongoError,
+    WaitQueueTimeoutError,
 )
 
 from segue.errors import Closed, Corrupt, DiskFull, Invalid, Locked, SegueError, Unavailable
@@ -83,6 +84,7 @@ _OTHER = Meaning(Unavailable, "the server refused ({said}); nothing was written"
 _NO_PLACE = Meaning(
     Unavailable, "cannot reach a primary ({said}); is the server up, and are hosts and replicaSet in the URL right?"
 )
+_NO_ROOM = Meaning(Unavailable, "all connections were busy ({said}); raise pool_size, or do less at a time")
 _VALUE = Meaning(Invalid, "a value cannot be stored ({said})")
 
 _AGAIN = frozenset({24, 112, 239, 246, 251, DUPLICATE})
@@ -125,7 +127,9 @@ def _meaning(error: Exception) -> Meaning:
     code = code_of(error)
     if code is not None:
         return _MEANINGS.get(code, _OTHER)
-    if isinstance(error, AutoReconnect):
+    if isinstance(error, WaitQueueTimeoutError):
+        return _NO_ROOM
+    if isinstance(error, ConnectionFailure):
         return _NO_PLACE
     if isinstance(error, BSONError | OverflowError):
         return _VALUE
