@@ -15,7 +15,7 @@ import pytest
 import servers
 from proxy import Proxy, proxy
 from segue import codec
-from segue.errors import Closed, Invalid, Locked, OutcomeUnknown, TooNew, Unavailable
+from segue.errors import Closed, IdConflict, Invalid, Locked, OutcomeUnknown, TooNew, Unavailable
 from segue.model import Draft, Lease, ScopeKey, SessionInfo
 from segue.store import Append, Appended, Create, Erase, Fork, Op, Take, Update
 from segue.stores import _mysql_commit
@@ -303,6 +303,28 @@ def test_batches_that_meet_in_keys_and_sessions_never_stand_still(url: str, stor
         thread.join()
     assert len(answers) == 4 * 10 * 6
     assert not [answer for answer in answers if isinstance(answer, Unavailable)]
+
+
+# Ids are taken for new first: what is refused must rest on what is stored all the same.
+
+
+@pytest.mark.parametrize("twin", ["a", "b"])
+def test_a_conflict_names_the_first_id_that_is_stored_with_other_content(
+    store: MySQLStore, session: str, twin: str
+) -> None:
+    store.commit([Append(ME, session, (draft("a"),))])
+    added, refused = store.commit(
+        [Append(ME, session, (draft("b"),)), Append(ME, session, (draft("a", "other"), draft(twin, "another")))]
+    )
+    assert added == Appended(2, (2,), 1)
+    assert isinstance(refused, IdConflict)
+    assert (refused.entry_id, refused.seq) == ("a", 1)
+
+
+def test_a_retry_after_new_entries_and_a_moved_head_is_known_again(store: MySQLStore, session: str) -> None:
+    first = Append(ME, session, (draft("a"), draft("b")), expect=0)
+    answers = [store.commit([first, Append(ME, session, (draft(name),)), first])[2] for name in ("c", "d")]
+    assert answers == [Appended(3, (1, 2), 0), Appended(4, (1, 2), 0)]
 
 
 # What the server takes.

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 
-from segue.errors import Archived, Busy, HeadMoved, LeaseLost, NotDone
+from segue.errors import Archived, Busy, HeadMoved, IdConflict, LeaseLost, NotDone
 from segue.model import Draft, Lease, Usage, from_us
 from segue.store import Append, Appended, Queued, Release, Renew, Take
 
@@ -15,9 +16,7 @@ from ._mysql_work import Work
 def append(work: Work, op: Append) -> Appended:
     """See ``segue.store.Append``."""
     row = work.row(op.scope, op.session)
-    if must_look(work, row, op):
-        work.look([(row, op.entries)])
-    new, seqs = work.sift(row, op.entries)
+    new, seqs = _sifted(work, row, op)
     if not new:
         return Appended(row.head, seqs, 0)
     refusal = _refusal(work, row, op, new)
@@ -27,14 +26,22 @@ def append(work: Work, op: Append) -> Appended:
     return Appended(row.head, seqs, len(new))
 
 
+def _sifted(work: Work, row: Row, op: Append) -> tuple[list[Draft], tuple[int, ...]]:
+    """What is new; before anything is refused for an id, all ids were looked up."""
+    if not must_look(work, row, op):
+        with suppress(IdConflict):
+            return work.sift(row, op.entries)
+    work.look([(row, op.entries)])
+    return work.sift(row, op.entries)
+
+
 def must_look(work: Work, row: Row, op: Append) -> bool:
     """
     Whether ids have to be looked up before anything else is said.
 
     Nearly always everything is new and may be added: then the unique index is the only look-up of ids.
     """
-    comes_twice = len({draft.id for draft in op.entries}) < len(op.entries)
-    return work.is_careful or comes_twice or row.base > 0 or _refusal(work, row, op, op.entries) is not None
+    return work.is_careful or row.base > 0 or _refusal(work, row, op, op.entries) is not None
 
 
 def _refusal(work: Work, row: Row, op: Append, new: Sequence[Draft]) -> NotDone | None:
