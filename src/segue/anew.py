@@ -16,11 +16,12 @@ from typing import Any
 
 from . import codec, formats, ground, ledger, log, phrases, view
 from .attributes import checked, inherited
+from .config import AgentConfig
 from .errors import HeadMoved, Invalid, NotFound
 from .ground import Ground
 from .ledger import Effect, canonical
 from .log import Log
-from .model import Entry, Parent, SessionInfo, check_name, from_us, new_id
+from .model import Entry, Parent, SessionInfo, check_name, check_type, from_us, new_id
 from .phrases import clean
 from .store import Create
 
@@ -125,6 +126,8 @@ def start(
 
 def _made(log_: Log, info: SessionInfo, id: str | None, options: dict[str, Any]) -> SessionInfo:
     agent = options.pop("agent", None)
+    if agent is not None:
+        check_type(agent, AgentConfig, "agent")
     child = new_id() if id is None else check_name(id, "id")
     if id is not None:
         with suppress(NotFound):

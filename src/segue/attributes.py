@@ -1,14 +1,15 @@
-"""A session's attributes as callers give them, checked at the door: title, tags, metadata, lifetimes."""
+"""What callers give, checked at the door: attributes of a session, filters of lists, limits of readings."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
 from . import codec
 from .errors import Invalid
-from .model import SessionInfo, check_name, to_us
+from .model import Parent, SessionInfo, Status, check_count, check_name, check_names, check_type, to_us
+from .store import Filter
 
 TITLE_MAX = 500
 TAGS_MAX = 64
@@ -49,9 +50,7 @@ def _title(value: Any) -> str:
 
 
 def _tags(value: Any) -> tuple[str, ...]:
-    if isinstance(value, str):
-        raise Invalid("tags must be a sequence of str, not one str", where="tags")
-    tags = tuple(sorted({check_name(tag, "tag") for tag in value}))
+    tags = tuple(sorted(set(check_names(value, "tags"))))
     if len(tags) > TAGS_MAX:
         raise Invalid(f"a session has at most {TAGS_MAX} tags", where="tags")
     return tags
@@ -106,3 +105,60 @@ _CHECKS = {
     "idle": _idle,
     "expires_at": _expires,
 }
+
+
+def filtered(filters: dict[str, Any]) -> Filter:
+    """(inner) Which sessions a list shows, as the store takes it, or ``Invalid`` naming what is refused."""
+    status = filters.pop("status", None)
+    since, until = (moment(filters.pop(name, None), name) for name in ("since", "until"))
+    fields = {name: _name(filters.pop(name, None), name) for name in ("tag", "parent", "key_prefix")}
+    fields["pinned"] = filters.pop("pinned", None)
+    unlisted = bool(filters.pop("unlisted", False))
+    if filters:
+        raise Invalid(f"unknown filter {next(iter(filters))!r}", where=next(iter(filters)))
+    return Filter(
+        status=_statuses(status),
+        since_us=since,
+        until_us=until,
+        include_unlisted=unlisted,
+        **fields,
+    )
+
+
+def moment(value: object, where: str) -> int | None:
+    """(inner) A time as the store takes it, or None."""
+    if value is not None and not isinstance(value, datetime):
+        raise Invalid(f"{where} must be an aware datetime, or None", where=where)
+    return None if value is None else to_us(value)
+
+
+def window(kinds: Sequence[str] | None, **numbers: int | None) -> tuple[str, ...] | None:
+    """(inner) What limits a reading, checked; the kinds, as the store takes them."""
+    for name, value in numbers.items():
+        if value is not None:
+            check_count(value, name)
+    return None if kinds is None else check_names(kinds, "kinds")
+
+
+def parent_of(parent: Parent) -> Parent:
+    """(inner) Where a session comes from, checked."""
+    hint = "session.child(name) makes a sub-agent's session, session.fork() a fork"
+    check_type(parent, Parent, "parent", hint)
+    check_name(parent.session, "parent")
+    check_count(parent.seq, "parent")
+    return parent
+
+
+def _name(value: object, where: str) -> Any:
+    return check_name(value, where) if value else None
+
+
+def _statuses(status: str | Sequence[str] | None) -> tuple[str, ...] | None:
+    if status is None:
+        return None
+    chosen = (status,) if isinstance(status, str) else check_names(status, "status")
+    known = Status.__args__  # type: ignore[attr-defined]
+    for one in chosen:
+        if one not in known:
+            raise Invalid(f"status {one!r} is none of {', '.join(known)}", where="status")
+    return chosen

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
@@ -12,9 +12,30 @@ from .errors import ViewInvalid
 from .formats import FormatRules, Message, Shape
 from .formats.masking import masked
 from .model import Entry, Hit
+from .store import READ_MAX
 
 PINNED = "pinned"
 """Ref of messages that stay in every view: ``append(message, refs=("pinned",))``."""
+
+
+class Reader(Protocol):
+    """What a view needs of a session: its log by seq, and by ref."""
+
+    def read(
+        self,
+        *,
+        after: int = 0,
+        upto: int | None = None,
+        kinds: tuple[str, ...] | None = None,
+        reverse: bool = False,
+        limit: int | None = None,
+    ) -> Sequence[Entry]:
+        """Entries with after < seq <= upto, ascending or (reverse) descending, at most ``limit``."""
+
+    def by_ref(
+        self, ref: str, *, upto: int | None = None, reverse: bool = False, limit: int = READ_MAX
+    ) -> Sequence[Hit]:
+        """Entries that carry the ref with seq <= upto, by seq, ascending or (reverse) descending."""
 
 
 class CutRead(NamedTuple):

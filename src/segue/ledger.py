@@ -428,7 +428,7 @@ def effect_key(session: str, *, name: str, source: str | None = None, call: str 
     """
     if call is None:
         return new_id()
-    return hashlib.sha256(canonical([session, name, source, call]).encode()).hexdigest()[:32]
+    return hashlib.sha256(canonical([session, name, source, call]).encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
 
 class Live(NamedTuple):

@@ -9,7 +9,20 @@ from typing import Any, NamedTuple
 from . import answers, codec, formats
 from .engine import Engine
 from .errors import Invalid, OutcomeUnknown
-from .model import ORIGINS, Draft, Entry, Hit, ScopeKey, SessionInfo, Usage, check_name, new_id, to_us
+from .model import (
+    ORIGINS,
+    Draft,
+    Entry,
+    Hit,
+    ScopeKey,
+    SessionInfo,
+    Usage,
+    check_name,
+    check_names,
+    check_type,
+    new_id,
+    to_us,
+)
 from .store import BATCH_MAX, READ_MAX, Append, Appended
 
 BATCH_MAX_BYTES = 32 * 1024 * 1024
@@ -55,8 +68,10 @@ def draft(
     """
     if isinstance(value, Draft):
         return value
-    if isinstance(refs, str):
-        raise Invalid("refs must be a sequence of str, not one str", where="refs")
+    if not isinstance(refs, tuple | list):
+        refs = check_names(refs, "refs")
+    if type(format) is not str:
+        check_type(format, str, "format")
     body = _body(value, format)
     if kind == "message" and format != "raw":
         rules = formats.rules(format)
@@ -69,14 +84,16 @@ def draft(
                     where="body",
                 )
             shape = rules.shape(message)
-            if shape is not None:
+            if shape is None:
+                _check_role(message, format)
+            else:
                 refs = (*refs, *shape.refs)
             origin = origin or _origin(shape, message)
     if occurred_at is not None and not isinstance(occurred_at, datetime):
         raise Invalid("occurred_at must be an aware datetime, or None", where="occurred_at")
     _check_usage(usage)
     origin = origin or "system"
-    if origin not in ORIGINS:
+    if not isinstance(origin, str) or origin not in ORIGINS:
         raise Invalid(f"origin {origin!r} is none of {', '.join(sorted(ORIGINS))}", where="origin")
     return Draft(
         kind if kind == "message" else check_name(kind, "kind"),
@@ -99,6 +116,17 @@ def _origin(shape: formats.Shape | None, message: dict[str, Any]) -> str:
         return "tool"
     role = str(message.get("role", "assistant" if shape.side == "model" else ""))
     return {"user": "user", "assistant": "model"}.get(role, "system")
+
+
+def _check_role(message: dict[str, Any], format: str) -> None:
+    """Refuse what no view could ever show, as nothing says whose words it is; new roles and types are kept."""
+    if "role" in message or (format == "openai.responses" and "type" in message):
+        return
+    raise Invalid(
+        f"a message of format {format!r} says in 'role' whose it is, such as 'user'; this one has "
+        f"{', '.join(map(repr, list(message)[:5])) or 'no fields'}. What is no message is appended with kind=…",
+        where="role",
+    )
 
 
 def _check_usage(usage: object) -> None:
@@ -133,8 +161,8 @@ def drafts(items: Sequence[Any], ids: Sequence[str] | None, **options: Any) -> t
         raise Invalid("id names one entry; give ids=[…], one an entry", where="id")
     if len(items) > BATCH_MAX:
         raise Invalid(f"append takes 1 to {BATCH_MAX:,} entries, not {len(items):,}; split the batch", where="items")
-    if isinstance(ids, str):
-        raise Invalid("ids must be a sequence of str, not one str", where="ids")
+    if ids is not None and not isinstance(ids, tuple | list):
+        ids = check_names(ids, "ids")
     if ids is not None and len(ids) != len(items):
         raise Invalid(f"{len(items)} entries but {len(ids)} ids; give one id an entry", where="ids")
     made = tuple(_made(items, ids, options))

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import msgspec
 
 from . import codec
 from .errors import Corrupt, Invalid
+
+T = TypeVar("T")
 
 NAME_MAX_BYTES = 255
 """Longest tenant, user, session id, key, entry id or ref, in UTF-8 bytes."""
@@ -40,6 +42,8 @@ def from_us(us: int) -> datetime:
 
 def to_us(moment: datetime) -> int:
     """Microseconds since 1970 of an aware datetime. A naive one is refused: nobody knows its zone."""
+    if not isinstance(moment, datetime):
+        raise Invalid(f"a moment must be an aware datetime, not a {type(moment).__name__}")
     if moment.tzinfo is None:
         raise Invalid(f"{moment!r} has no time zone; use an aware datetime such as datetime.now(UTC)")
     return (moment - _EPOCH) // _MICROSECOND
@@ -63,6 +67,59 @@ def check_name(value: object, what: str) -> str:
     if not value.isprintable() and any(ord(c) < 32 or ord(c) == 127 for c in value):
         raise Invalid(f"{what} holds a control character", where=what)
     return value
+
+
+SEQ_MAX = (1 << 63) - 1
+"""The highest number that every store can hold."""
+
+
+def check_count(value: object, what: str) -> int:
+    """
+    A number of entries, or a seq: a whole number from 0.
+
+    Raises:
+        Invalid: Not an int (True and False are none), negative, or over 63 bits.
+    """
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= SEQ_MAX:
+        raise Invalid(f"{what} must be a whole number from 0, not {_short(value)}", where=what)
+    return value
+
+
+def check_strings(values: object, what: str) -> tuple[str, ...]:
+    """
+    Several strings, whatever is in them: any sequence or set of str, but not one str.
+
+    Raises:
+        Invalid: It is something else.
+    """
+    if isinstance(values, str | bytes | Mapping) or not isinstance(values, Iterable):
+        raise Invalid(f"{what} must be a sequence of str, not {_short(values)}", where=what)
+    found = tuple(values)
+    for value in found:
+        check_type(value, str, what)
+    return found
+
+
+def check_names(values: object, what: str) -> tuple[str, ...]:
+    """The same, and each must be a name as ``check_name`` has it."""
+    return tuple(check_name(value, what) for value in check_strings(values, what))
+
+
+def check_type(value: object, kind: type[T], what: str, hint: str = "") -> T:
+    """
+    An object of a class.
+
+    Raises:
+        Invalid: It is another; ``hint`` says what to do.
+    """
+    if not isinstance(value, kind):
+        more = f"; {hint}" if hint else ""
+        raise Invalid(f"{what} must be a {kind.__name__}, not {_short(value)}{more}", where=what)
+    return value
+
+
+def _short(value: object) -> str:
+    return f"{value!r}"[:60] if isinstance(value, int | float | bool | None) else type(value).__name__
 
 
 def new_id() -> str:

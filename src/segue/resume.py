@@ -21,7 +21,7 @@ from .errors import ConfigDrift, Invalid, MaskRefused
 from .ground import Ground
 from .log import Log
 from .mask import Mask, Stale, plan_mask
-from .model import Draft, Policy, SessionInfo, from_us
+from .model import Draft, Policy, SessionInfo, check_type, from_us
 from .run import TTL, WAIT, Run, acquire
 from .store import Update
 from .world import Finding, Sources
@@ -63,6 +63,17 @@ class ResumeOptions:
     stale: Stale = "note"
 
     def __post_init__(self) -> None:
+        if self.agent is not None:
+            check_type(self.agent, AgentConfig, "agent")
+        if self.config not in get_args(ConfigPolicy):
+            raise Invalid(f"config {self.config!r} is none of ask, pin, adopt", where="config")
+        check_type(self.sources, Sources, "sources")
+        check_type(self.policy, ResumePolicy, "policy")
+        if not isinstance(self.time_zone, tzinfo | str | None):
+            raise Invalid("time_zone must be a tzinfo, a name such as 'Asia/Shanghai', or None", where="time_zone")
+        check_type(self.language, str, "language")
+        if self.principal is not None:
+            check_type(self.principal, str, "principal")
         if self.stale not in get_args(Stale):
             raise Invalid(f"stale {self.stale!r} is none of note, mask", where="stale")
 

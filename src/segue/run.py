@@ -22,7 +22,7 @@ from . import formats, holder, log
 from .engine import Kept, Pause
 from .errors import Busy, Invalid, LeaseLost, NotFound, OutcomeUnknown, QueueTimeout, SegueError
 from .log import Log
-from .model import Draft, Lease, Policy, check_name, from_us, new_id
+from .model import Draft, Lease, Policy, check_count, check_name, check_strings, check_type, from_us, new_id
 from .store import Appended, Queued, Release, Renew, Take
 from .view import View, ViewSpec, build, open_calls, plan_cut
 
@@ -200,7 +200,7 @@ class Run:
 
     def view(self, spec: ViewSpec | None = None) -> View:
         """The view of the session now. See ``segue.view``."""
-        return build(self._log, spec or ViewSpec(format=self._format))
+        return build(self._log, ViewSpec(self._format) if spec is None else check_type(spec, ViewSpec, "spec"))
 
     def messages(self, *, format: str | None = None, budget: int | None = None) -> list[Any]:
         """
@@ -221,6 +221,8 @@ class Run:
         Guarantees: G10 valid, and within an epoch each is a prefix of the next.
         """
         spec = ViewSpec(format=format or self._format)
+        if budget is not None:
+            check_count(budget, "budget")
         seen = build(self._log, spec)
         if budget is not None and seen.estimated_tokens > budget:
             self._cut(seen, spec, budget)
@@ -372,6 +374,7 @@ def acquire(
         raise Invalid("ttl must be a timedelta of 0.1 s to 100 years", where="ttl")
     if wait is not None and not isinstance(wait, timedelta):
         raise Invalid("wait must be a timedelta, or None: for ever", where="wait")
+    keep_open = check_strings(keep_open, "keep_open")
     run_id = new_id() if id is None else check_name(id, "id")
     lease = yield from _take(log_, run_id, policy, wait, ttl)
     run = Run(log_, lease, format, ttl)

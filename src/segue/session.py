@@ -9,13 +9,28 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from . import log
-from .attributes import checked, inherited
+from .attributes import checked, filtered, inherited, moment, parent_of, window
 from .engine import Engine, Pause, Watch
 from .errors import Archived, Exists, IdConflict, Invalid, NotFound, VersionMoved
 from .log import Log
-from .model import Draft, Entry, Hit, Parent, Policy, ScopeKey, SessionInfo, Status, Usage, check_name, new_id, to_us
+from .model import (
+    Draft,
+    Entry,
+    Hit,
+    Parent,
+    Policy,
+    ScopeKey,
+    SessionInfo,
+    Usage,
+    check_count,
+    check_name,
+    check_names,
+    check_type,
+    new_id,
+    to_us,
+)
 from .run import TTL, WAIT, Run, acquire
-from .store import LIST_MAX, READ_MAX, Appended, Create, Erase, Erased, Filter, Fork, Hollow, Update
+from .store import LIST_MAX, READ_MAX, Appended, Create, Erase, Erased, Fork, Hollow, Update
 from .view import View, ViewSpec, build
 
 if TYPE_CHECKING:  # what a resume needs is imported by the first resume
@@ -142,9 +157,7 @@ class Session:
             Corrupt: A stored entry is damaged (guarantee G11).
             NotFound: No such session in this scope.
         """
-        for name, value in (("after", after), ("upto", upto), ("last", last), ("limit", limit)):
-            if value is not None and (not isinstance(value, int) or value < 0):
-                raise Invalid(f"{name} must be a number of entries, 0 or more, not {value!r}", where=name)
+        kinds = window(kinds, after=after, upto=upto, last=last, limit=limit)
         if last is None:
             return self._log.read(after=after, upto=upto, kinds=kinds, reverse=reverse, limit=limit)
         found = self._log.read(after=after, upto=upto, kinds=kinds, reverse=True, limit=last)
@@ -154,6 +167,7 @@ class Session:
         self, *, after: int = 0, upto: int | None = None, kinds: Sequence[str] | None = None
     ) -> Iterator[Entry]:
         """All entries up to the present head, read in pages, so that memory stays bounded."""
+        kinds = window(kinds, after=after, upto=upto)
         return self._log.iterate(after=after, upto=upto, kinds=kinds, page=1_000)
 
     def follow(
@@ -170,6 +184,9 @@ class Session:
         Raises:
             NotFound: It was erased meanwhile.
         """
+        kinds = window(kinds, after=after)
+        if silence is not None:
+            check_type(silence, timedelta, "silence")
         watch = Watch(self._log.engine, self.id)
         try:
             quiet_since = time.monotonic()
@@ -192,7 +209,8 @@ class Session:
         self, ref: str, *, after: int = 0, upto: int | None = None, reverse: bool = False, limit: int = READ_MAX
     ) -> list[Hit]:
         """Entries of this session that carry a ref (``call:…``, ``source:…``, ``cut``), by index."""
-        return self._log.by_ref(ref, after=after, upto=upto, reverse=reverse, limit=limit)
+        window(None, after=after, upto=upto, limit=limit)
+        return self._log.by_ref(check_name(ref, "ref"), after=after, upto=upto, reverse=bool(reverse), limit=limit)
 
     def hollow(self, *seqs: int) -> int:
         """
@@ -207,7 +225,7 @@ class Session:
         """
         newest = self._log.last("cut")
         for seq in seqs:
-            for entry in self._log.read(after=seq - 1, upto=seq):
+            for entry in self._log.read(after=max(0, check_count(seq, "seqs") - 1), upto=seq):
                 if entry.kind in ("retract", "mask") or (newest is not None and entry.seq == newest.seq):
                     raise Invalid(f"entry {seq} is a {entry.kind}: without it, what it hides would show", where="seqs")
         return self._log.engine.do(Hollow(self._log.scope, self.id, tuple(seqs)))  # type: ignore[no-any-return]
@@ -216,7 +234,9 @@ class Session:
 
     def view(self, spec: ViewSpec | None = None, *, upto: int | None = None) -> View:
         """The messages for the model, computed from the log up to ``upto``. See ``segue.view``."""
-        return build(self._log, spec or ViewSpec(format=self.info.format), upto)
+        spec = ViewSpec(format=self.info.format) if spec is None else check_type(spec, ViewSpec, "spec")
+        window(None, upto=upto)
+        return build(self._log, spec, upto)
 
     def messages(self, *, format: str | None = None, upto: int | None = None) -> list[Any]:
         """
@@ -272,6 +292,7 @@ class Session:
         self, *, agent: AgentConfig | None = None, config: ConfigPolicy = "ask", **options: Any
     ) -> Generator[Pause, None, Run]:
         """(inner) The procedure of ``run``, whose pauses the caller drives."""
+        _encoded(agent)
         self.check_lifetime()
 
         def prepare(_: Run) -> tuple[Draft, ...]:
@@ -317,10 +338,13 @@ class Session:
 
     def tag(self, *add: str, remove: Sequence[str] = ()) -> SessionInfo:
         """Add and remove tags; others set meanwhile stay."""
-        return self._change(lambda info: {"tags": tuple((set(info.tags) | set(add)) - set(remove))})
+        added, removed = set(check_names(add, "tags")), set(check_names(remove, "remove"))
+        return self._change(lambda info: {"tags": tuple((set(info.tags) | added) - removed)})
 
     def set_metadata(self, patch: Mapping[str, Any]) -> SessionInfo:
         """Set the caller's own fields; None deletes one. Fields set meanwhile by others stay."""
+        if not isinstance(patch, Mapping):
+            raise Invalid(f"patch must be a mapping, not a {type(patch).__name__}", where="patch")
         return self._change(
             lambda info: {"metadata": {k: v for k, v in {**info.metadata, **patch}.items() if v is not None}}
         )
@@ -391,7 +415,7 @@ class Session:
         """
         info = self.refresh()
         at = info.head if at is None else at
-        if not isinstance(at, int) or not 0 <= at <= info.head:
+        if check_count(at, "at") > info.head:
             raise Invalid(f"at must lie between 0 and the head ({info.head}), not {at!r}", where="at")
         create = Create(
             self._log.scope,
@@ -463,7 +487,7 @@ class Session:
         create = Create(
             self._log.scope,
             id,
-            format=format or self.info.format,
+            format=check_name(format or self.info.format, "format"),
             parent=Parent(self.id, seq, "child"),
             **{"is_listed": False, **checked(options)},
         )
@@ -528,8 +552,8 @@ class Scope:
             new_id() if id is None else check_name(id, "id"),
             key=None if key is None else check_name(key, "key"),
             format=check_name(format, "format"),
-            config=None if agent is None else agent.encode(),
-            parent=parent,
+            config=_encoded(agent),
+            parent=None if parent is None else parent_of(parent),
             **checked(options),
         )
         return self._session(self._engine.do(create))
@@ -565,8 +589,9 @@ class Scope:
         self, ref: str, *, since: datetime | None = None, reverse: bool = False, limit: int = 1_000
     ) -> list[Hit]:
         """Entries of all sessions of the scope that carry a ref, by time of storing."""
-        since_us = None if since is None else to_us(since)
-        return self._engine.store.by_ref(self.key, ref, since_us=since_us, reverse=reverse, limit=limit)
+        window(None, limit=limit)
+        since_us, ref = moment(since, "since"), check_name(ref, "ref")
+        return self._engine.store.by_ref(self.key, ref, since_us=since_us, reverse=bool(reverse), limit=limit)
 
     def list(self, *, limit: int = 50, cursor: str | None = None, **filters: Any) -> SessionList:
         """
@@ -583,7 +608,7 @@ class Scope:
         """
         if not isinstance(limit, int) or not 1 <= limit <= LIST_MAX:
             raise Invalid(f"limit must lie between 1 and {LIST_MAX:,}, not {limit!r}", where="limit")
-        return SessionList(*self._engine.store.page(self.key, _filter(filters), cursor, limit))
+        return SessionList(*self._engine.store.page(self.key, filtered(filters), cursor, limit))
 
     def iterate(self, **filters: Any) -> Iterator[SessionInfo]:
         """All sessions that ``list`` would show, a page at a time."""
@@ -622,7 +647,8 @@ class Scope:
         """
         from .resume import ResumeOptions, plan
 
-        session = self.open(what) if isinstance(what, str) else self.open(what.id)
+        hint = "give an id, or a session such as scope.latest()"
+        session = self.open(what if isinstance(what, str) else check_type(what, Session, "what", hint).id)
         session.check_lifetime()
         return plan(session.log, session.info, ResumeOptions(**options))
 
@@ -641,42 +667,12 @@ def _lookup(id: object) -> str:
         raise NotFound(id) from None
 
 
-def _filter(filters: dict[str, Any]) -> Filter:
-    status = filters.pop("status", None)
-    since, until = (_time(filters.pop(name, None), name) for name in ("since", "until"))
-    fields = {name: _name(filters.pop(name, None), name) for name in ("tag", "parent", "key_prefix")}
-    fields["pinned"] = filters.pop("pinned", None)
-    unlisted = bool(filters.pop("unlisted", False))
-    if filters:
-        raise Invalid(f"unknown filter {next(iter(filters))!r}", where=next(iter(filters)))
-    return Filter(
-        status=_statuses(status),
-        since_us=since,
-        until_us=until,
-        include_unlisted=unlisted,
-        **fields,
-    )
-
-
-def _time(value: object, where: str) -> int | None:
-    if value is not None and not isinstance(value, datetime):
-        raise Invalid(f"{where} must be an aware datetime, or None", where=where)
-    return None if value is None else to_us(value)
-
-
-def _name(value: object, where: str) -> Any:
-    return check_name(value, where) if value else None
-
-
-def _statuses(status: str | Sequence[str] | None) -> tuple[str, ...] | None:
-    if status is None:
+def _encoded(agent: AgentConfig | None) -> bytes | None:
+    if agent is None:
         return None
-    chosen = (status,) if isinstance(status, str) else tuple(status)
-    known = Status.__args__  # type: ignore[attr-defined]
-    for one in chosen:
-        if one not in known:
-            raise Invalid(f"status {one!r} is none of {', '.join(known)}", where="status")
-    return chosen
+    from .config import AgentConfig
+
+    return check_type(agent, AgentConfig, "agent").encode()
 
 
 def total(sessions: Sequence[SessionInfo]) -> Usage:

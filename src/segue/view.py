@@ -17,14 +17,14 @@ import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Literal, NamedTuple, NoReturn, Protocol, get_args
+from typing import Any, Literal, NamedTuple, NoReturn, get_args
 
 from . import codec
-from .edits import PINNED, Retracts, pinned, read_cut, read_note
+from .edits import PINNED, Reader, Retracts, pinned, read_cut, read_note
 from .errors import Invalid, ViewInvalid
 from .formats import LOSES_ID, Call, FormatRules, Intake, Message, Omission, Unit, known_formats, rules
 from .formats.layout import Layout, possible_starts, turn_starts
-from .model import Entry, Hit
+from .model import Entry, Hit, check_strings, check_type
 from .store import READ_MAX
 from .tokens import estimate_tokens
 
@@ -42,26 +42,6 @@ PREFIX = "prefix"
 
 _PAGE = 200  # first step backwards for a window; each further step is twice as long
 _Foreign = Literal["refuse", "omit", "convert"]
-
-
-class Reader(Protocol):
-    """What a view needs of a session: its log by seq, and by ref."""
-
-    def read(
-        self,
-        *,
-        after: int = 0,
-        upto: int | None = None,
-        kinds: tuple[str, ...] | None = None,
-        reverse: bool = False,
-        limit: int | None = None,
-    ) -> Sequence[Entry]:
-        """Entries with after < seq <= upto, ascending or (reverse) descending, at most ``limit``."""
-
-    def by_ref(
-        self, ref: str, *, upto: int | None = None, reverse: bool = False, limit: int = READ_MAX
-    ) -> Sequence[Hit]:
-        """Entries that carry the ref with seq <= upto, by seq, ascending or (reverse) descending."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +75,7 @@ class ViewSpec:
                 raise Invalid(f"{name} must be a whole number from 1, or None; it is {number!r}", where=name)
         if self.foreign not in get_args(_Foreign):
             raise Invalid(f"foreign must be 'refuse', 'omit' or 'convert', it is {self.foreign!r}", where="foreign")
-        object.__setattr__(self, "keep_open", frozenset(self.keep_open))
+        object.__setattr__(self, "keep_open", frozenset(check_strings(self.keep_open, "keep_open")))
 
     def value(self) -> dict[str, Any]:
         """The spec as JSON, for an entry."""
@@ -710,7 +690,7 @@ def _is_certain(layout: Layout) -> bool:
 
 
 def _rules(format: str) -> FormatRules:
-    found = rules(format)
+    found = rules(check_type(format, str, "format"))
     if found is None:
         raise Invalid(f"no view of the format {format!r}; it can be {', '.join(known_formats())}", where="format")
     return found
