@@ -94,6 +94,12 @@ def test_nobody_there_is_named_without_the_password() -> None:
     assert "secret" not in str(caught.value)
 
 
+def test_a_name_without_hosts_is_named_without_the_password() -> None:
+    with pytest.raises(Unavailable, match="cannot be looked up") as caught:
+        opened("mongodb+srv://me:secret@127.0.0.1/db")
+    assert "secret" not in str(caught.value)
+
+
 @pytest.mark.parametrize(
     "url",
     [

@@ -31,7 +31,7 @@ GROUP_MAX = 64
 GROUP_MAX_BYTES = 16 * 1024 * 1024
 """Most bytes of bodies in one transaction, unless one operation alone has more."""
 
-BATCH_MAX_BYTES = 256 * 1024 * 1024
+BATCH_MAX_BYTES = 64 * 1024 * 1024
 """Most bytes of bodies in one operation."""
 
 TURNS_MAX = 4

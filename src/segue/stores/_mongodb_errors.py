@@ -77,7 +77,7 @@ _MEANINGS = {
     13435: _ELECTION,
     13436: _ELECTION,
     14031: Meaning(DiskFull, "the server's disk is nearly full ({said}); free some space and call again"),
-    17280: _TOO_LARGE,
+    17419: _TOO_LARGE,
     17420: _TOO_LARGE,
 }  # fmt: skip
 _OTHER = Meaning(Unavailable, "the server refused ({said}); nothing was written")

@@ -209,6 +209,11 @@ def _parse(url: str, database: str | None) -> tuple[str, list[tuple[str, int]], 
         seeds = [(host, port or 27017) for host, port in parsed["nodelist"]]
         is_name = _NAME.fullmatch(name) is not None
     except (InvalidURI, ConfigurationError, ValueError, TypeError):
+        if url.startswith("mongodb+srv://"):
+            raise Unavailable(
+                "the hosts of this mongodb+srv:// URL cannot be looked up; is its name right, and does the name server "
+                "answer? mongodb:// with the hosts themselves needs none"
+            ) from None
         is_name = False
     if not is_name:
         raise Invalid(
