@@ -27,6 +27,16 @@ class Cluster:
     def url(self) -> str:
         return f"redis+cluster://{','.join(f'127.0.0.1:{node.port}' for node in self.nodes)}"
 
+    def wait(self) -> None:
+        """Until all nodes say that the cluster is whole."""
+        until = time.monotonic() + servers.START_SECONDS
+        for node in self.nodes:
+            with redis.Redis.from_url(node.url) as client:
+                while not _is_whole(client):
+                    if time.monotonic() > until:
+                        raise RuntimeError("the cluster did not come together")
+                    time.sleep(0.05)
+
     def owner_of(self, slot: int) -> servers.Server:
         """The node that got the slot at first."""
         return next(node for node, slots in zip(self.nodes, _shares(), strict=True) if slot in slots)
@@ -80,11 +90,7 @@ def _join(made: Cluster) -> None:
         bus = [int(_facts(client)["cport"]) for client in clients]
         for node, port in zip(made.nodes[1:], bus[1:], strict=True):
             clients[0].execute_command("CLUSTER", "MEET", "127.0.0.1", node.port, port)
-        until = time.monotonic() + servers.START_SECONDS
-        while not all(_is_whole(client) for client in clients):
-            if time.monotonic() > until:
-                raise RuntimeError("the cluster did not come together")
-            time.sleep(0.05)
+    made.wait()
 
 
 def _facts(client: redis.Redis) -> dict[str, str]:

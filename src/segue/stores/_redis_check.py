@@ -157,10 +157,10 @@ class _Verifier:
     def _indexes(self, scope: ScopeKey, session: str, own: _Own, entries: Sequence[Entry]) -> Iterator[_Finding]:
         """Ids and refs, as far as their entries can be read."""
         readable = {entry.seq for entry in entries}
-        ids = {entry.id.encode(): entry.seq for entry in entries}
-        for id, seq in ids.items():
-            if own.ids.get(id) != b"%d" % seq:
-                yield _Finding(scope, session, "its id and the index of ids differ", seq)
+        ids = {entry.id.encode() for entry in entries}
+        for entry in entries:
+            if own.ids.get(entry.id.encode()) != b"%d" % entry.seq:
+                yield _Finding(scope, session, "its id and the index of ids differ", entry.seq)
         for id, at in own.ids.items():
             if id not in ids and (int(at) in readable or not own.base < int(at) <= own.last):
                 yield _Finding(scope, session, "the index of ids has one that no entry has", int(at))

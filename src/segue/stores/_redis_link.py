@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -21,6 +22,12 @@ from ._redis_wire import Reply
 from ._redis_wires import Command, Wire, Wires, answered, receive, send
 
 driver: Any = redis  # most of it has no types
+
+REDIRECTS_MAX = 8
+"""How often a command is sent on to the node that a cluster names."""
+
+TRY_AGAIN_SECONDS = 0.02
+"""Pause before a command is sent again whose keys are under way to another node."""
 
 PIPELINE_MAX = 100
 """Most commands that are under way on one connection at a time."""
@@ -261,16 +268,26 @@ class _Cluster:
                 for place, reply in zip(mine, receive(wire, len(mine)), strict=True):
                     replies[place] = reply
         for place in places:
-            if isinstance(replies[place], redis.exceptions.AskError | redis.exceptions.TryAgainError):
-                replies[place] = self._sent_on(commands[place])
+            if isinstance(replies[place], _MOVING):
+                replies[place] = self._sent_on(commands[place], replies[place])
 
-    def _sent_on(self, command: Command) -> Reply | Exception:
-        try:
-            return self._cluster.execute_command(*command.args)
-        except NotSentError as error:
-            return error
-        except _ERRORS as error:
-            return error
+    def _sent_on(self, command: Command, reply: Reply | Exception) -> Reply | Exception:
+        """The answer of the node that has the slot now: the driver's own way would also translate the answer."""
+        for _ in range(REDIRECTS_MAX):
+            try:
+                if isinstance(reply, redis.exceptions.MovedError):
+                    self.refresh()
+                    (reply,) = self._wires_of(_named(reply)).ask([command.args])
+                elif isinstance(reply, redis.exceptions.AskError):
+                    _, reply = self._wires_of(_named(reply)).ask([(b"ASKING",), command.args])
+                elif isinstance(reply, redis.exceptions.TryAgainError):
+                    time.sleep(TRY_AGAIN_SECONDS)  # some keys of the call have moved already, some have not
+                    (reply,) = self._wires_of(self._node_of(command.key)).ask([command.args])
+                else:
+                    break
+            except NotSentError as error:
+                return error
+        return reply
 
     def _node_of(self, key: bytes | None) -> str:
         try:
@@ -332,7 +349,13 @@ class _Cluster:
             self._made.close()
 
 
+def _named(moved: Any) -> str:
+    """The node that an answer names."""
+    return str(driver.cluster.get_node_name(moved.host, moved.port))
+
+
 _NEVER = Retry(NoBackoff(), 0)
+_MOVING = (redis.exceptions.AskError, redis.exceptions.TryAgainError)  # MOVED is a kind of ASK there
 
 
 def _wires(target: Target, pool: Any, where: str) -> Wires:

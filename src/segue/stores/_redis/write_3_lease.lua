@@ -1,6 +1,7 @@
 -- The lease and its queue.
 
 local function grant(row, op, batch, fence)
+  changed[#changed + 1] = op.id
   local tickets = {}
   for _, ticket in ipairs(row.queue and cmsgpack.unpack(row.queue) or {}) do
     if ticket[1] ~= op.run then tickets[#tickets + 1] = ticket end
@@ -32,7 +33,6 @@ function ops.take(op)
   if row.state == 'archived' then return {'archived'} end
   local batch, conflict = tell_apart(row, op, parts_of(row, op.places))
   if not batch then return conflict end
-  changed[#changed + 1] = op.id
   if row.run == op.run and not row.paused then return grant(row, op, batch, row.fence) end
   local holder = running(row) and row.run
   if holder and op.dead and row.holder == op.dead then holder = nil end
@@ -42,6 +42,7 @@ function ops.take(op)
   if op.policy == 'interrupt' or op.policy == 'rollback' then is_free = not holder or holder == op.over end
   if is_free then return grant(row, op, batch, row.fence + 1) end
   if op.policy == 'enqueue' then
+    changed[#changed + 1] = op.id
     stand_in_line(row, op, tickets, before)
     return {'queued', holder or '', before}
   end
