@@ -1067,3 +1067,17 @@ def test_another_counter_can_be_given():
     log = log_of("anthropic", user("anthropic", "q"), said("anthropic", "a"))
     view = build(log, ViewSpec("anthropic"), 2, count=lambda body: 7)
     assert view.estimated_tokens == 14
+
+
+@each_format
+def test_open_calls_of_a_long_log_in_which_nobody_calls_are_found_without_laying_it_out(format, monkeypatch):
+    log = Log(format)
+    for n in range(3_000):
+        log.add(user(format, f"q{n}"))
+    monkeypatch.setattr("segue.view._Builder._lay_out", None)
+    assert open_calls(log, format) == ()
+    monkeypatch.undo()
+    first = Log(format)
+    first.add(called(format, "c")[0])
+    first.entries += [entry._replace(seq=entry.seq + 1) for entry in log.entries]
+    assert [call.id for call in open_calls(first, format)] == ["c"]

@@ -17,12 +17,13 @@ from datetime import timedelta
 from typing import Any, Literal, NamedTuple
 
 from . import codec, formats
+from .edits import Cut
 from .errors import HeadMoved, Invalid, NotDone
 from .log import Log, draft
 from .model import Draft, to_us
 from .steps import Do, Outcome, Use, drive
 from .tokens import estimate_tokens
-from .view import Cut, View, ViewSpec, build, plan_cut
+from .view import View, ViewSpec, build, plan_cut
 
 TRIES_MAX = 100
 """How often a cut is tried again when appends come in between."""

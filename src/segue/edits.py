@@ -38,6 +38,41 @@ class Reader(Protocol):
         """Entries that carry the ref with seq <= upto, by seq, ascending or (reverse) descending."""
 
 
+class Cut(NamedTuple):
+    """
+    Where to cut: a summary is to stand for everything up to a seq.
+
+    Attributes:
+        upto: The last seq that the summary stands for.
+        messages: How many messages of the view that is: ``view.messages[:messages]`` are to be summarised.
+        tokens_before: Estimated size of the view.
+        tokens_after: Estimated size of what stays, without the summary.
+    """
+
+    upto: int
+    messages: int
+    tokens_before: int
+    tokens_after: int
+
+    def body(self, summary: Any = None, *, reason: str = "budget", observations: Sequence[str] = ()) -> dict[str, Any]:
+        """
+        The body of the cut's entry (kind ``cut``, format ``segue``, ref ``cut``).
+
+        Args:
+            summary: A message in the session's format, a list of them, or None: the history is only dropped.
+            reason: Why it was cut, for people.
+            observations: Ids of the entries that the summary rests on.
+        """
+        return {
+            "upto": self.upto,
+            "summary": summary,
+            "reason": reason,
+            "observations": list(observations),
+            "tokens_before": self.tokens_before,
+            "tokens_after": self.tokens_after,
+        }
+
+
 class CutRead(NamedTuple):
     """A cut entry: everything up to ``upto`` is stood for by the summary (no messages: simply dropped)."""
 

@@ -20,7 +20,7 @@ from functools import cached_property
 from typing import Any, Literal, NamedTuple, NoReturn, get_args
 
 from . import codec
-from .edits import PINNED, Reader, Retracts, pinned, read_cut, read_note
+from .edits import PINNED, Cut, Reader, Retracts, pinned, read_cut, read_note
 from .errors import Invalid, ViewInvalid
 from .formats import LOSES_ID, Call, FormatRules, Intake, Message, Omission, Unit, known_formats, rules
 from .formats.layout import Layout, possible_starts, turn_starts
@@ -175,41 +175,6 @@ class View:
         return b"[" + b",".join(self.bodies) + b"]"
 
 
-class Cut(NamedTuple):
-    """
-    Where to cut: a summary is to stand for everything up to a seq.
-
-    Attributes:
-        upto: The last seq that the summary stands for.
-        messages: How many messages of the view that is: ``view.messages[:messages]`` are to be summarised.
-        tokens_before: Estimated size of the view.
-        tokens_after: Estimated size of what stays, without the summary.
-    """
-
-    upto: int
-    messages: int
-    tokens_before: int
-    tokens_after: int
-
-    def body(self, summary: Any = None, *, reason: str = "budget", observations: Sequence[str] = ()) -> dict[str, Any]:
-        """
-        The body of the cut's entry (kind ``cut``, format ``segue``, ref ``cut``).
-
-        Args:
-            summary: A message in the session's format, a list of them, or None: the history is only dropped.
-            reason: Why it was cut, for people.
-            observations: Ids of the entries that the summary rests on.
-        """
-        return {
-            "upto": self.upto,
-            "summary": summary,
-            "reason": reason,
-            "observations": list(observations),
-            "tokens_before": self.tokens_before,
-            "tokens_after": self.tokens_after,
-        }
-
-
 def build(reader: Reader, spec: ViewSpec, upto: int | None = None, *, count: Counter = estimate_tokens) -> View:
     """
     The messages for the model, from the log up to a seq.
@@ -357,12 +322,17 @@ class _Builder:
         base = self.base()
         newest: list[Entry] = []
         step, upto = _PAGE, self.upto
+        is_said = False
         while True:
             page = self.reader.read(after=base.upto, upto=upto, kinds=_KINDS, reverse=True, limit=min(step, READ_MAX))
             newest.extend(page)
-            layout = self._lay_out(newest[::-1]).layout
-            if len(page) < min(step, READ_MAX) or _is_certain(layout):
-                return layout.open_calls
+            is_all = len(page) < min(step, READ_MAX)
+            if is_said := is_said or any(map(_may_call, page)):
+                layout = self._lay_out(newest[::-1]).layout
+                if is_all or _is_certain(layout):
+                    return layout.open_calls
+            if is_all:
+                return ()
             upto, step = page[-1].seq - 1, step * 2
 
     # What was taken back, and where it starts.
@@ -676,6 +646,11 @@ def _head(reader: Reader) -> int:
     """The last seq now, so that all that is read afterwards agrees on where the log ends."""
     last = reader.read(reverse=True, limit=1)
     return last[0].seq if last else 0
+
+
+def _may_call(entry: Entry) -> bool:
+    """Whether the model may speak in it, or make a call: calls have refs from their append."""
+    return entry.origin == "model" or any(ref.startswith("call:") for ref in entry.refs)
 
 
 def _is_certain(layout: Layout) -> bool:
