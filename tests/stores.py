@@ -14,7 +14,11 @@ FULL = bool(os.environ.get("SEGUE_TORTURE"))
 """The sizes of ``make torture``; else about a tenth."""
 
 EMBEDDED = ["sqlite", "jsonl"]
-SHARED = [*EMBEDDED, pytest.param("postgres", marks=pytest.mark.server)]
+SHARED = [
+    *EMBEDDED,
+    pytest.param("postgres", marks=pytest.mark.server),
+    pytest.param("mysql", marks=pytest.mark.server),
+]
 """Stores that several processes may open at once."""
 
 

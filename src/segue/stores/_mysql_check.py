@@ -243,8 +243,8 @@ def _entries(conn: Connection[Any], found: _Found) -> Iterator[Report]:
     total, expected, place = Usage(), row.base + 1, 0
     while rows := run(conn, [_ENTRIES], (row.segment, place, CHUNK))[0]:
         for seq, refs, tokens, is_changed in rows:
-            if seq <= found.last:
-                findings += [found.report("the entry is missing", gap) for gap in _between(expected, seq)]
+            gaps = _between(expected, min(seq, found.last + 1))
+            findings += [found.report("the entry is missing", gap) for gap in gaps]
             expected = seq + 1
             if is_changed:
                 findings.append(found.report("the stored body does not match its digest", seq))

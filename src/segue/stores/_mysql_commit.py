@@ -51,11 +51,20 @@ class _OneByOneError(Exception):
 
 @dataclass(slots=True)
 class _Attempt:
-    """How far an attempt has come: once ``may_be_done``, a cut leaves the outcome open."""
+    """
+    How far an attempt has come.
+
+    Attributes:
+        is_careful: Ids are looked up before they are taken for new.
+        may_be_done: From now on a cut leaves the outcome open.
+        is_at_commit: It was the commit that the server answered with an error.
+        failed: The statement that it answered so.
+    """
 
     is_careful: bool
     may_be_done: bool = False
     is_at_commit: bool = False
+    failed: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +134,7 @@ class Committer:
             except pymysql.MySQLError as error:
                 turns += 1
                 verdict = judge(error, is_at_commit=attempt.is_at_commit)
-                failure = self._meaning(error, group, is_careful=is_careful)
+                failure = self._meaning(error, group, attempt)
                 is_unknown |= verdict == "cut" and attempt.may_be_done
                 is_careful = True
                 if verdict == "cut":
@@ -145,8 +154,9 @@ class Committer:
                 raise _concluded(failure, is_unknown=is_unknown)
             time.sleep(random.uniform(0.002, 0.008) * 2**turns)  # noqa: S311 - no secret
 
-    def _meaning(self, error: pymysql.MySQLError, group: _Ops, *, is_careful: bool) -> SegueError:
-        if number_of(error) == TAKEN and is_careful and "entries.PRIMARY" in str(error):
+    def _meaning(self, error: pymysql.MySQLError, group: _Ops, attempt: _Attempt) -> SegueError:
+        is_entry = attempt.failed.startswith("INSERT INTO entries") and "PRIMARY" in str(error)
+        if number_of(error) == TAKEN and attempt.is_careful and is_entry:
             names = ", ".join(sorted({_target(op)[1] for _, op in group}))
             return Corrupt(f"an entry lies behind the head of a session of {names}; run segue verify to see all damage")
         return translate(error, self.pool.target.where)
@@ -160,24 +170,23 @@ class Committer:
             if not work.wrote:
                 conn.rollback()
                 return answers
-            if messages and is_repeatable:
-                attempt.may_be_done = len(messages) == 1
-                for message in messages[:-1]:
-                    _send(conn, message, None)
-                attempt.may_be_done = True
-                _send(conn, messages[-1], attempt)
-                return answers
-            for message in messages:
-                _send(conn, message, None)
-            # Apart from what came before, so that a cut before this is known to have changed nothing.
+            if not (messages and is_repeatable):
+                # The commit apart from what comes before, so that a cut before this is known to have changed nothing.
+                messages.append([])
+            for message in messages[:-1]:
+                _send(conn, message, attempt)
             attempt.may_be_done = True
-            _send(conn, (), attempt)
+            _send(conn, messages[-1], attempt, commits=True)
         return answers
 
 
 def _lock(work: Work, ops: Sequence[Op]) -> None:
     places = [place for op in ops for place in _places(work, op)]
-    work.lock(places, whole=any(isinstance(op, Create | Fork | Update) for op in ops))
+    work.lock(
+        places,
+        whole=any(isinstance(op, Create | Fork | Update) for op in ops),
+        queues=any(isinstance(op, Create | Fork | Update | Take) for op in ops),
+    )
     asked = []
     for op in ops:
         row = work.find(op.scope, op.session) if isinstance(op, Append) else None
@@ -225,16 +234,15 @@ def _do(work: Work, op: Op) -> Result:
             assert_never(op)
 
 
-def _send(conn: Connection[Any], message: Sequence[Statement], attempt: _Attempt | None) -> None:
-    """Send statements, and with an attempt the commit behind them in the same message."""
-    texts = [statement.text for statement in message]
-    values = [value for statement in message for value in statement.values]
+def _send(conn: Connection[Any], message: Sequence[Statement], attempt: _Attempt, *, commits: bool = False) -> None:
+    """Send statements, and maybe the commit behind them in the same message."""
+    texts = [statement.text for statement in message] + (["COMMIT"] if commits else [])
     answers = Answers(conn)
     try:
-        answers.send(texts if attempt is None else [*texts, "COMMIT"], values)
+        answers.send(texts, [value for statement in message for value in statement.values])
     except pymysql.MySQLError:
-        if attempt is not None:
-            attempt.is_at_commit = len(answers.rows) == len(texts)
+        attempt.failed = texts[len(answers.rows)]
+        attempt.is_at_commit = attempt.failed == "COMMIT"
         raise
 
 

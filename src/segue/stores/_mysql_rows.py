@@ -56,15 +56,15 @@ class Row:
     state: int
     active_us: int
     erased_us: int | None
-    idle_us: int | None
-    expires_us: int | None
-    is_pinned: int
     tokens: bytes
     lease_run: bytes | None
     lease_paused: int | None
     lease_until_us: int | None
     lease_holder: bytes | None
     created_us: int = 0
+    idle_us: int | None = None
+    expires_us: int | None = None
+    is_pinned: int = 0
     archived_us: int | None = None
     is_listed: int = 1
     own_key: bytes | None = None

@@ -94,26 +94,36 @@ class Work:
 
     # Locking and reading.
 
-    def lock(self, places: Iterable[Place], *, whole: bool) -> None:
-        """Lock these sessions' rows, as far as there are such; ``whole`` reads titles and the like too."""
+    def lock(self, places: Iterable[Place], *, whole: bool, queues: bool) -> None:
+        """
+        Lock these sessions' rows, as far as there are such.
+
+        Args:
+            places: The sessions.
+            whole: Read titles and the like too.
+            queues: Read who waits for them, too; else that is asked for when it matters.
+        """
         columns = COLUMNS if whole else LEAN
         condition, values = _any_of(sorted({(scope, id) for scope, id in places}))
-        rows, tickets, ((self.now,),) = run(
+        tickets = f"SELECT {_TICKET} {_SESSIONS} {_WITH_TICKETS} WHERE {condition} ORDER BY t.segment, t.place"
+        _, rows, ((self.now,),), *more = run(
             self.conn,
             [
                 "BEGIN",
                 f"SELECT {', '.join(columns)} {_SESSIONS} WHERE {condition} {_LOCKED}",
-                f"SELECT {_TICKET} {_SESSIONS} {_WITH_TICKETS} WHERE {condition} ORDER BY t.segment, t.place",
                 f"SELECT {NOW_US}",
+                *([tickets] if queues else []),
             ],
-            (*values, *values),
-        )[1:]
+            (*values, *values) if queues else values,
+        )
         self.now += self._shift_us
         for found in rows:
             row = Row(*found)
             self._rows[ScopeKey(row.tenant.decode(), row.user_id.decode()), row.id.decode()] = row
-        for segment, name, *ticket in tickets:
-            self._tickets.setdefault(segment, {})[name.decode()] = tuple(ticket)
+            if queues:
+                self._tickets[row.segment] = {}
+        for segment, name, *ticket in more[0] if queues else ():
+            self._tickets[segment][name.decode()] = tuple(ticket)
 
     def find(self, scope: ScopeKey, session: str) -> Row | None:
         """The row, a tombstone's too, or None."""
@@ -213,11 +223,19 @@ class Work:
 
     def waiting(self, row: Row) -> list[str]:
         """Runs whose place in the queue has not lapsed, first come first."""
-        return [run for run, (_, lapses) in self._tickets.get(row.segment, {}).items() if lapses > self.now]
+        return [run for run, (_, lapses) in self._queue(row).items() if lapses > self.now]
+
+    def _queue(self, row: Row) -> dict[str, tuple[int, int]]:
+        if row.segment not in self._tickets:
+            found = self.rows(
+                "SELECT run, place, lapses_us FROM tickets WHERE segment = %s ORDER BY place", row.segment
+            )
+            self._tickets[row.segment] = {name.decode(): (place, lapses) for name, place, lapses in found}
+        return self._tickets[row.segment]
 
     def enqueue(self, row: Row, run: str, lapses_us: int) -> None:
         """Keep a run's place in the queue, or give it the last; places that lapsed go."""
-        tickets = self._tickets.get(row.segment, {})
+        tickets = self._queue(row)
         last = max((place for place, _ in tickets.values()), default=0)
         living = {name: tickets[name] for name in self.waiting(row)}
         place = living[run][0] if run in living else last + 1
@@ -226,7 +244,7 @@ class Work:
 
     def dequeue(self, row: Row, run: str) -> None:
         """Give up a run's place."""
-        if self._tickets.get(row.segment, {}).pop(run, None) is not None:
+        if self._queue(row).pop(run, None) is not None:
             self._queues.add(row.segment)
 
     # What is to be written.
@@ -234,6 +252,7 @@ class Work:
     def make(self, place: Place, row: Row, shared: Sequence[Part]) -> None:
         """A new session, which shares these parts of a history."""
         self._rows[place] = row
+        self._tickets[row.segment] = {}
         self._spans += [(row.segment, *part) for part in shared]
 
     def add(self, row: Row, new: Sequence[Draft], run: str | None) -> None:
