@@ -243,3 +243,12 @@ def test_a_bundle_of_what_was_erased_here_comes_in_under_a_new_id_and_once(scope
     assert (twin.info.parent.session, twin.info.base) == (back.id, 1)
     assert [s.id for s in import_bundle(scope, io.BytesIO(body))] == [back.id, twin.id]
     assert [m["content"] for m in twin.messages()] == ["hi"]
+
+
+def test_a_bundle_of_more_than_one_append_takes_comes_back(scope):
+    session = scope.create()
+    for n in range(12):
+        session.append({"role": "user", "content": f"{n} " + "x" * 3_000_000})
+    with closing(segue.open("memory:")) as db:
+        (again,) = import_bundle(db.scope(), io.BytesIO(bundle(session)))
+        assert [plain(e) for e in again.history()] == [plain(e) for e in session.history()]

@@ -550,3 +550,12 @@ def test_an_import_that_the_store_stopped_anywhere_goes_on_when_it_is_asked_agai
         if not is_stopped:
             break
     assert stop > 2
+
+
+def test_a_document_of_more_than_one_append_takes_is_kept_whole(bring, scope):
+    messages = [{"role": ("user", "assistant")[n % 2], "content": f"{n} " + "x" * 1_500_000} for n in range(24)]
+    body = json.dumps({"messages": messages}, indent=1).encode()
+    report = bring(body, "m.json")
+    assert (report.outcome, report.sessions[0].messages) == ("imported", 24)
+    assert original_of(scope, report) == body
+    assert bring(body, "m.json").entries == 0

@@ -27,7 +27,7 @@ VERSION = 1
 LINE_MAX = 64 * 1024 * 1024
 """Longest line of a bundle that is read, in bytes."""
 
-BATCH = 500
+BATCH, BATCH_BYTES = 500, 4 * 1024 * 1024
 ERASED = "bundle.erased"
 """Kind of the entry that stands for one whose content was erased."""
 
@@ -152,14 +152,18 @@ def _bring(scope: Scope, file: BinaryIO) -> list[Session]:
     made: list[Session] = []
     fresh: dict[str, Session] = {}  # by the id in the bundle: sessions that were not here before
     batch: list[Draft] = []
+    size = 0
     for value in _values(file):
         if "session" in value:
             _store(made, batch)
+            size = 0
             made.append(_session(scope, value["session"], fresh))
         elif "entry" in value:
             batch.append(_draft(value["entry"]))
-            if len(batch) >= BATCH:
+            size += len(batch[-1].body)
+            if len(batch) >= BATCH or size > BATCH_BYTES:
                 _store(made, batch)
+                size = 0
     _store(made, batch)
     return made
 

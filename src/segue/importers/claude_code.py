@@ -270,12 +270,16 @@ class _Reader:
         uuid, parent = _text(head.uuid), self._parent(head)
         self._facts(head, number)
         cuts = head.subtype == "compact_boundary"
-        group = f"{said[0].value.get('id') or ''}" if said and head.type == "assistant" else ""
-        if said and uuid:
+        if not said:
+            return Record(number, raw, (), uuid, parent, "", cuts)
+        group = str(said[0].value.get("id") or "") if head.type == "assistant" else ""
+        if uuid:
             mark = hash(said[0].body)
-            if self.uuids.get(uuid) == mark:
+            known = self.uuids.get(uuid)
+            if known is None:
+                self.uuids[uuid] = mark
+            elif known == mark:
                 said = ()  # the same record a second time (told by the tree)
-            self.uuids.setdefault(uuid, mark)
         record = Record(number, raw, said, uuid, parent, group, cuts)
         if said and head.is_sidechain is True and not self.is_agent:
             self._aside(head, record)
@@ -283,8 +287,9 @@ class _Reader:
         return record
 
     def _parent(self, head: _Line) -> str | None:
-        if _text(head.parent_uuid):
-            return str(head.parent_uuid)
+        parent = head.parent_uuid
+        if isinstance(parent, str) and parent:
+            return parent
         if _text(head.logical_parent_uuid):
             return str(head.logical_parent_uuid)
         is_root = head.parent_uuid is None and head.type == "user" and not head.is_meta and not head.is_compact_summary

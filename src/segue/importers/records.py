@@ -21,6 +21,9 @@ from segue.model import to_us
 LINE_MAX = 256 * 1024 * 1024
 """Longest line that is read as one, in bytes. A longer one is kept in parts, and nothing in it is read."""
 
+COUNT_MAX = 1 << 40
+"""From here on a number of tokens is none."""
+
 VALUES_MAX = 1_000
 """Most values that are looked for in one line."""
 
@@ -263,12 +266,11 @@ def _in_range(us: int) -> int | None:
 
 def count(value: Any, *names: str) -> int:
     """A number of tokens out of an object: the first of the names that has one; 0 when none has."""
-    if not isinstance(value, dict):
-        return 0
-    for name in names:
-        found = value.get(name)
-        if type(found) is int and 0 <= found < 2**40:
-            return found
+    if isinstance(value, dict):
+        for name in names:
+            found = value.get(name)
+            if type(found) is int and 0 <= found < COUNT_MAX:
+                return found
     return 0
 
 

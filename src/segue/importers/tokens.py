@@ -14,7 +14,7 @@ def of_anthropic(told: Any) -> Usage | None:
     if not isinstance(told, dict):
         return None
     read, write = count(told, "cache_read_input_tokens"), count(told, "cache_creation_input_tokens")
-    long = count(told.get("cache_creation"), "ephemeral_1h_input_tokens")
+    long = count(told.get("cache_creation"), "ephemeral_1h_input_tokens") if write else 0
     return Usage(
         count(told, "input_tokens") + read + write, count(told, "output_tokens"), read, write, min(write, long), 0
     )

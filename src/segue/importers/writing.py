@@ -34,7 +34,6 @@ from segue.session import Scope, Session
 from .conversation import Conversation, Record, Said
 from .packs import PACK, PART, PIECE_MAX, Pack
 from .report import FileReport, SessionReport
-from .tree import Tree
 
 WHOLE, FILE, SPENT = "import.whole", "import.file", "import.usage"
 
@@ -99,28 +98,22 @@ class Writer:
         """The next record, with what was found in it."""
         self.done.records += 1
         seqs: list[int] = []
-        shapes: list[Shape] = []
+        calls: tuple[str, ...] = ()
+        results: tuple[str, ...] = ()
         if record.cuts:
             self._cut(record)
         for n, one in enumerate(record.said):
             shape = None if self.rules is None else self.rules.shape(one.value)
             if shape is not None and not shape.is_plain:
-                shapes.append(shape)
+                calls += tuple([call.id for call in shape.calls])
+                results += shape.results + shape.server_results
             seq = self._message(record, n, one, shape)
             if seq:
                 seqs.append(seq)
         if record.raw is not None:
             self._keep(record, record.raw)
         if self.talk.tree is not None:
-            self._branch(self.talk.tree, record, shapes, seqs)
-
-    def _branch(self, tree: Tree, record: Record, shapes: list[Shape], seqs: list[int]) -> None:
-        calls: tuple[str, ...] = ()
-        results: tuple[str, ...] = ()
-        for shape in shapes:
-            calls += tuple([call.id for call in shape.calls])
-            results += shape.results + shape.server_results
-        tree.add(record.node, record.parent, group=record.group, seqs=seqs, calls=calls, results=results)
+            self.talk.tree.add(record.node, record.parent, group=record.group, seqs=seqs, calls=calls, results=results)
 
     def _message(self, record: Record, n: int, said: Said, shape: Shape | None) -> int:
         if not said.body or len(said.body) > PIECE:
@@ -245,6 +238,10 @@ class Writer:
                 self._diverge(draft.id)
         if usage_key and draft.usage is not None:
             draft = draft._replace(usage=self._more(draft.usage, usage_key))
+        return self._append(draft)
+
+    def _append(self, draft: Draft) -> int:
+        """The seq of a new entry."""
         self.batch.append(draft)
         self.batch_bytes += len(draft.body)
         self.done.entries += 1
@@ -435,13 +432,9 @@ class Writer:
                 body = _encode({"of": key, "usage": (before + more)._asdict()})
                 digest = codec.digest(body)
                 ref = _usage_ref(key)
-                self.batch.append(
+                self._append(
                     Draft(SPENT, "segue", "import", body, digest, f"u.{digest[:20].hex()}", (ref,), None, more)
                 )
-                self.done.entries += 1
-                self.done.usage += more
-                if len(self.batch) >= BATCH_ENTRIES:
-                    self._flush()
 
     def _whole(self) -> None:
         whole = self.talk.whole
@@ -478,8 +471,8 @@ class Writer:
             known = self.session.history(kinds=(drafts[0].kind,))
             ids = {entry.id for entry in known}
             drafts = [draft for draft in drafts if draft.id not in ids]
-        self.batch += drafts
-        self.done.entries += len(drafts)
+        for draft in drafts:
+            self._append(draft)
 
     def _about(self) -> None:
         session, talk = self.session, self.talk
