@@ -32,8 +32,14 @@ from stores import FULL
 
 ME = ScopeKey("acme", "lin")
 TRANSIENT, UNKNOWN = "TransientTransactionError", "UnknownTransactionCommitResult"
-TURNS = 100 if FULL else 6
+TURNS = 100 if FULL else 4
 BRIEFLY = timedelta(milliseconds=100)
+
+
+@pytest.fixture(autouse=True)
+def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The driver looks for a lost server at most every half second; here it need not wait so long."""
+    monkeypatch.setattr("pymongo.common.MIN_HEARTBEAT_INTERVAL", 0.02)
 
 
 @pytest.fixture

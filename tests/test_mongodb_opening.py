@@ -24,6 +24,12 @@ ME = ScopeKey("acme", "lin")
 SOON = timedelta(milliseconds=700)
 
 
+@pytest.fixture(autouse=True)
+def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The driver looks for a lost server at most every half second; here it need not wait so long."""
+    monkeypatch.setattr("pymongo.common.MIN_HEARTBEAT_INTERVAL", 0.02)
+
+
 @pytest.fixture
 def server() -> Iterator[Server]:
     with replica_set() as server:
