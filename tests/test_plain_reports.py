@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+import json
+import re
 import subprocess
 import sys
 
@@ -9,10 +12,12 @@ import pytest
 
 import fakes
 import segue
+from import_samples import REAL
 from segue import usage
 from segue.compaction import Compaction, compact
 from segue.errors import OutcomeUnknown
 from segue.formats import rules
+from segue.importers import import_file
 from segue.model import Usage
 from segue.view import ViewSpec, plan_cut
 from test_plain_chat import ask, chat_of
@@ -108,6 +113,46 @@ def test_report_64_what_a_compaction_holds_is_in_the_view(session):
     kept = [user("kept question"), {"role": "assistant", "content": "kept answer"}]
     session.append({"upto": 1, "summary": kept}, kind="cut", format="segue", refs=("cut",))
     assert session.messages() == kept
+
+
+@pytest.mark.skipif(not REAL.is_dir(), reason="the recorded files are not here")
+def test_report_64_so_it_is_with_the_recorded_rollout(tmp_path):
+    """Its texts are trimmed to one and the same; here each is its own, so that none may hide behind another."""
+    lines = (REAL / "agent-sessions/codex/small.jsonl").read_text().splitlines()
+    numbers = itertools.count()
+    rollout = tmp_path / "rollout.jsonl"
+    unique = [re.sub(r"\[trimmed for fixture\]", lambda _: f"text {next(numbers)}", line) for line in lines]
+    rollout.write_text("\n".join(unique))
+    records = [json.loads(line) for line in unique]
+    compacted = [one["payload"]["replacement_history"] for one in records if one.get("type") == "compacted"]
+    assert len(compacted) == 6
+    with segue.open("memory:") as db:
+        report = import_file(db.scope(), rollout)
+        session = db.scope().open(report.sessions[0].id)
+        cuts = [hit.entry.seq for hit in session.by_ref("cut")]
+        assert len(cuts) == 6
+        for n, kept in enumerate(compacted):
+            upto = cuts[n + 1] - 1 if n + 1 < len(cuts) else session.info.head
+            view = session.view(upto=upto)
+            assert view.cut == cuts[n]
+            shown = json.dumps(view.messages)
+            texts = [
+                part["text"]
+                for item in kept
+                if item.get("role") == "user"
+                for part in item["content"]
+                if "text" in part
+            ]
+            assert texts and all(f'"{text}"' in shown for text in texts)
+
+
+@pytest.mark.skipif(not REAL.is_dir(), reason="the recorded files are not here")
+def test_report_84_so_it_is_with_the_recorded_rollouts():
+    with segue.open("memory:") as db:
+        for name in ("parent", "branch"):
+            import_file(db.scope(), REAL / f"ccusage/branch-history/{name}.jsonl")
+        total = usage.add(info.usage for info in db.scope().iterate(unlisted=True))
+        assert total.input + total.output == 2_050
 
 
 @pytest.mark.parametrize("when", ["before", "at"])
