@@ -1,7 +1,8 @@
 """
 A TCP proxy that cuts connections at commits: before the server has heard of it, or after it was done.
 
-It reads PostgreSQL's protocol just far enough to know which messages carry a statement out. A cut "before" drops
+It reads PostgreSQL's protocol just far enough to know which messages carry a statement out; in MySQL's, the word is
+enough. A cut "before" drops
 what the client sent; a cut "after" hands it on, waits for the server's answer, and drops that.
 """
 
@@ -18,7 +19,8 @@ from collections.abc import Iterator
 class Proxy:
     """Before the server at ``host:port``; cuts a share ``chance`` of what carries statements out while ``is_on``."""
 
-    def __init__(self, host: str, port: int, *, seed: int, chance: float):
+    def __init__(self, host: str, port: int, *, seed: int, chance: float, speaks: str):
+        self._carries_out = _carries_out if speaks == "postgres" else lambda data: b"COMMIT" in data
         self.cuts: Counter[str] = Counter()
         self.is_on = False
         self.port = 0
@@ -94,7 +96,7 @@ class Proxy:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     def _cut(self, data: bytes) -> str | None:
-        if not self.is_on or not _carries_out(data) or self._random.random() >= self._chance:
+        if not self.is_on or not self._carries_out(data) or self._random.random() >= self._chance:
             return None
         when = self._random.choice(("before", "after"))
         self.cuts[when] += 1
@@ -113,9 +115,9 @@ def _carries_out(data: bytes) -> bool:
 
 
 @contextlib.contextmanager
-def proxy(host: str, port: int, *, seed: int, chance: float = 0.05) -> Iterator[Proxy]:
+def proxy(host: str, port: int, *, seed: int, chance: float = 0.05, speaks: str = "postgres") -> Iterator[Proxy]:
     """A running proxy, stopped at the end."""
-    made = Proxy(host, port, seed=seed, chance=chance)
+    made = Proxy(host, port, seed=seed, chance=chance, speaks=speaks)
     made.start()
     try:
         yield made
