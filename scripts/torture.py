@@ -26,7 +26,7 @@ ROOT = Path(__file__).parents[1]
 DATA = ROOT / "docs" / "data" / "torture.json"
 PAGE = ROOT / "docs" / "guarantees.md"
 BEGIN, END = "<!-- torture: written by make torture -->", "<!-- torture: end -->"
-STORES = ("sqlite", "jsonl", "postgres", "memory")
+STORES = ("sqlite", "jsonl", "postgres", "mysql", "memory")
 
 
 class Part(NamedTuple):
@@ -183,6 +183,7 @@ MAP = (
         (
             "test_torture_model::test_random_histories_say_and_show_what_the_model_does",
             "test_torture_model::test_random_histories_say_and_show_what_the_model_does_on_postgres",
+            "test_torture_model::test_random_histories_say_and_show_what_the_model_does_on_mysql",
         ),
         (
             "test_planted_bugs::test_a_bug_planted_in_the_memory_store_is_noticed",
@@ -303,9 +304,9 @@ def _number(text: str) -> Any:
 
 
 def _store(id: str, file: str) -> str:
-    if "servers" in file:
-        return "postgres"
     parameters = id.partition("[")[2]
+    if "servers" in file:
+        return next((store for store in STORES if store in parameters), "postgres")
     named = [store for store in STORES if store in parameters]
     named += [store for store in STORES if f"_{store}_" in f"_{id.partition('[')[0]}_"]
     named += [store for store in STORES if store in file]

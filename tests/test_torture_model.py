@@ -13,6 +13,7 @@ import servers
 import stores
 from segue import engine
 from segue.stores.jsonl import JsonlStore
+from segue.stores.mysql import MySQLStore
 from segue.stores.postgres import PostgresStore
 from segue.stores.sqlite import SQLiteStore
 from segue.testing import StoreCase
@@ -41,6 +42,11 @@ class PostgresCase(StoreCase):
         return PostgresStore(os.environ["SEGUE_TEST_MODEL_URL"], schema=schema, pool_size=2)
 
 
+class MySQLCase(StoreCase):
+    def make_store(self, directory):
+        return MySQLStore(os.environ["SEGUE_TEST_MODEL_URL"], pool_size=2)
+
+
 def play(case, tmp_path, record_property):
     run(case, lambda case: histories(case, examples=HISTORIES, steps=STEPS), tmp_path)
     for name, value in {"cases": HISTORIES, "steps": STEPS, "divergences": 0}.items():
@@ -57,6 +63,13 @@ def test_random_histories_say_and_show_what_the_model_does_on_postgres(tmp_path,
     with servers.database() as url:
         monkeypatch.setenv("SEGUE_TEST_MODEL_URL", url)
         play(PostgresCase(), tmp_path, record_property)
+
+
+@pytest.mark.server
+def test_random_histories_say_and_show_what_the_model_does_on_mysql(tmp_path, record_property, monkeypatch):
+    with servers.database("mysql") as url:
+        monkeypatch.setenv("SEGUE_TEST_MODEL_URL", url)
+        play(MySQLCase(), tmp_path, record_property)
 
 
 # Cancellation
