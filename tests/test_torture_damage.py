@@ -11,9 +11,11 @@ import os
 import random
 import shutil
 import tempfile
+from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
 
+import apsw
 import psycopg
 import pytest
 
@@ -171,6 +173,26 @@ def test_every_change_of_a_living_entry_is_reported(store, kind, place, record_p
         record_property(name, value)
     assert (verdict.wrong, verdict.silent, verdict.crashes) == (0, 0, 0), verdict.first[:5]
     assert verdict.reported > 0
+
+
+def test_a_table_of_sessions_that_leads_nowhere_is_reported_and_the_check_ends(place):
+    """A lost block of it gives numbers in circles; each of its bytes in turn, other wrong ones."""
+    sound, victim = place / "x.db", place / "victim" / "x.db"
+    before = fill(f"sqlite:///{sound}")
+    with closing(apsw.Connection(str(sound))) as con:
+        root = con.execute("SELECT rootpage FROM sqlite_schema WHERE name = 'sessions'").get
+        size = con.execute("PRAGMA page_size").get
+    page = range((root - 1) * size, root * size)
+    rounds = [("block", at) for at in page[::BLOCK]] + [("flip", at) for at in page[:: 1 if FULL else 40]]
+    verdict = Verdict()
+    for kind, at in rounds:
+        victim.parent.mkdir()
+        shutil.copy(sound, victim)
+        do_damage(kind, victim, at, at % 8)
+        verdict.judge(f"sqlite:///{victim}", before, f"{kind} {at}")
+        shutil.rmtree(victim.parent)
+    assert (verdict.wrong, verdict.silent, verdict.crashes) == (0, 0, 0), verdict.first[:5]
+    assert verdict.reported > len(page[::BLOCK]) // 2
 
 
 @pytest.mark.parametrize("store", stores.EMBEDDED)

@@ -37,6 +37,9 @@ FINDINGS_MAX = 1_000
 CHUNK = 500
 """Entries read at a time."""
 
+TRIED_MAX = 10_000
+"""Most numbers of sessions that are tried one after the other where the table gives no next one."""
+
 _SESSION = f"""
     SELECT c.tenant, c.user, s.shelf, s.due_us, s.erased_us, s.parent_id, s.archived_us,
         {", ".join(f"s.{name}" for name in Row._fields)}
@@ -76,12 +79,15 @@ def verify(file: File, moment: Moment) -> Iterator[Report]:
     """
     yield from _structure(file)
     checked = 0
-    for no in _numbers(file):
-        checked += 1
-        try:
-            yield from file.read(partial(_session_reports, no, moment))
-        except SegueError as error:
-            yield Report("damage", f"session number {no}: {error}")
+    try:
+        for no in _numbers(file):
+            checked += 1
+            try:
+                yield from file.read(partial(_session_reports, no, moment))
+            except SegueError as error:
+                yield Report("damage", f"session number {no}: {error}")
+    except Corrupt as error:
+        yield Report("damage", str(error))
     yield Report("ok", f"{checked} sessions were read, entry by entry")
 
 
@@ -111,18 +117,27 @@ def _after(no: int, con: apsw.Connection) -> list[Any]:
 
 
 def _numbers(file: File) -> Iterator[int]:
-    """Numbers of all sessions, tombstones too; past a damaged part of the table as far as SQLite finds the way."""
-    no: int | None = 0
-    while no is not None:
+    """
+    Numbers of all sessions, tombstones too; past a damaged part of the table as far as SQLite finds the way.
+
+    Where it finds none (the structure's own check has reported that), numbers are tried one by one. A damaged
+    table also gives numbers that were asked to be left behind.
+    """
+    no = tried = 0
+    while tried < TRIED_MAX:
         try:
-            rows: list[Any] = file.read(partial(_after, no))
+            rows: list[Any] | None = file.read(partial(_after, no))
         except SegueError:
-            no += 1  # the structure's own check has reported it
-            if no > _last(file):
-                return
-            continue
-        yield from (row[0] for row in rows)
-        no = rows[-1][0] if rows else None
+            rows = None
+        ahead = sorted({number for (number,) in rows or () if number > no})
+        yield from ahead
+        if ahead:
+            no, tried = ahead[-1], 0
+        elif rows == [] or no >= _last(file):
+            return
+        else:
+            no, tried = no + 1, tried + 1
+    raise Corrupt(f"sessions after number {no} cannot be reached; restore the file from a backup")
 
 
 def _last(file: File) -> int:
