@@ -184,18 +184,21 @@ def test_no_locale_changes_what_is_imported_and_exported(tmp_path):
 # D. Huge files
 
 
-def test_memory_is_a_small_multiple_of_the_longest_line_however_long_the_file(tmp_path):
+@pytest.mark.parametrize("place", ["first", "middle", "behind a broken line"])
+def test_memory_is_a_small_multiple_of_the_longest_line_however_long_the_file(tmp_path, place):
     """openai/codex#28866: 500 MB with a line of 100 MB (here a tenth)."""
     size, longest = (500_000_000, 100_000_000) if FULL else (50_000_000, 10_000_000)
     count = (size - longest) // 20_000
+    is_broken = place == "behind a broken line"
     with (tmp_path / "big.jsonl").open("wb") as out:
+        out.write(b'{"type":"user","message":{"rol\n' if is_broken else b"")
         for n in range(count):
-            if n == count // 2:
+            if n == (count // 2 if place == "middle" else 0):
                 out.write(line(claude_record("user", "long", f"u{n - 1}", "x" * longest)))
             out.write(line(claude_record("user", f"u{n}", f"u{n - 1}" if n else None, f"{n:019,}|" * 1_000)))
         out.write(line(claude_record("assistant", "end", f"u{count - 1}", "the-end")))
     found = needed(tmp_path)
-    assert (found.records, found.large, found.last) == (count + 2, 1, "the-end")
+    assert (found.records, found.large, found.last) == (count + 2 + is_broken, 1, "the-end")
     assert found.more_bytes < 40_000_000 + 3 * longest, found
 
 

@@ -30,7 +30,7 @@ VALUES_MAX = 1_000
 _decode = msgspec.json.decode
 _OBJECT = re.compile(r'\{\s*"')
 _TRIES = 3  # objects that are asked whether they were cut off: each time all that follows is looked at
-_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{},]', re.DOTALL)
+_TOKEN = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"|[\[\]{},]', re.DOTALL)
 _lenient = json.JSONDecoder(strict=False)
 
 

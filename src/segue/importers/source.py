@@ -6,12 +6,13 @@ import hashlib
 import os
 from collections.abc import Callable, Iterator
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from segue import codec
 
-from .records import Line, lines, mended, objects, parse, value_of
+from .records import LINE_MAX, Line, lines, mended, objects, parse, value_of
 
 SAMPLE_LINES = 60
 SAMPLE_BYTES = 4 * 1024 * 1024
@@ -81,13 +82,21 @@ class Source:
         if self.is_sqlite or not self.size or self.size > DOCUMENT_MAX or self.start.lstrip()[:1] not in {b"{", b"["}:
             return None
         with self.path.open("rb") as file:
-            first = file.readline(SAMPLE_BYTES)
+            first = file.readline(LINE_MAX)
         if any(isinstance(value, dict) for value in _strict(first)):
             return None  # lines of records, or one of them
+        if self.size > SAMPLE_BYTES and self._has_records():
+            return None  # the first of them is damaged
         found = _strict(self.whole())
         if not found:
             return self._damaged()
         return found[0] if isinstance(found[0], dict | list) else None
+
+    def _has_records(self) -> bool:
+        """Whether most of the first lines are objects: a document over several lines has few that are."""
+        with self.path.open("rb") as file:
+            found = [_strict(line.raw) for line in islice(lines(file), SAMPLE_LINES)]
+        return sum(bool(values) and isinstance(values[0], dict) for values in found) * 2 > len(found)
 
     def _damaged(self) -> Any:
         """What can be read of a document that is no whole JSON: objects of an array, the beginning of an object."""
