@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import random
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 
@@ -260,55 +260,46 @@ def test_a_run_that_is_taken_over_between_its_look_and_its_write_appends_nothing
 # All of it at once.
 
 
-def test_a_storm_of_faults_loses_and_doubles_nothing(server: Server, store: MongoStore) -> None:
-    chance = random.Random(7)
-    kinds = [
-        *[{"code": 112, "labels": (TRANSIENT,)}] * 12,
-        *[{"code": 64, "labels": (UNKNOWN,), "done": True}] * 6,
-        *[{"code": 251, "labels": (TRANSIENT,)}] * 4,
-        {"cut": "before"},
-        {"cut": "after"},
-    ]
+def storm(seed: int) -> Callable[[str], Fault | None]:
+    """Now and then a conflict, an ended transaction, an unknown commit or a cut."""
+    chance = random.Random(seed)
+    cuts: list[dict] = [{"cut": "before"}, {"cut": "after"}]
+    of_commits = [*[{"code": 64, "labels": (UNKNOWN,), "done": True}] * 6, *cuts]
+    of_others = [*[{"code": code, "labels": (TRANSIENT,)} for code in (112, 112, 251)] * 5, *cuts]
 
     def weather(command: str) -> Fault | None:
-        kind = chance.choice(kinds)
-        is_of_commit = command == "commitTransaction"
-        if chance.random() > 0.15 or command not in (
-            "aggregate",
-            "find",
-            "insert",
-            "update",
-            "delete",
-            "commitTransaction",
-        ):
+        if command not in ("aggregate", "find", "insert", "update", "delete", "commitTransaction"):
             return None
-        if (kind.get("code") == 64) is not is_of_commit and "cut" not in kind:
-            return None
-        return Fault(command, **kind)
+        kind = chance.choice(of_commits if command == "commitTransaction" else of_others)
+        return Fault(command, **kind) if chance.random() < 0.1 else None
 
+    return weather
+
+
+def test_a_storm_of_faults_loses_and_doubles_nothing(server: Server, store: MongoStore) -> None:
     stored: list[str] = []
 
-    def work(number: int) -> None:
-        mine = MongoStore(server.url, lock_timeout=timedelta(seconds=120))
+    def work(number: int, mine: MongoStore) -> None:
         for turn in range(TURNS):
-            name = f"{number}-{turn}"
-            fork, passing = Create(ME, f"f{name}"), f"p{name}"
+            name, passing = f"{number}-{turn}", f"p{number}-{turn}"
             ops = [append(name), append(name, session=f"own-{number}"), Create(ME, passing, entries=(draft(),))]
-            answers = mine.commit(
-                [*ops, Fork(fork, "s", 1), Fork(Create(ME, f"q{name}"), passing, 1), Erase(ME, passing)]
-            )
+            forks = [Fork(Create(ME, f"f{name}"), "s", 1), Fork(Create(ME, f"q{name}"), passing, 1)]
+            answers = mine.commit([*ops, *forks, Erase(ME, passing)])
             assert not [answer for answer in answers if isinstance(answer, SegueError)], answers
             assert mine.commit([Erase(ME, f"q{name}"), Erase(ME, f"f{name}")]) == [Erased(1, 0), Erased(0, 0)]
             stored.append(name)
-        mine.close()
 
-    store.commit([append("first"), *(Create(ME, f"own-{number}") for number in range(3))])
-    server.weather = weather
-    with ThreadPoolExecutor(3) as threads:
-        list(threads.map(work, range(3)))
+    workers = range(3)
+    store.commit([append("first"), *(Create(ME, f"own-{number}") for number in workers)])
+    stores = [MongoStore(server.url, lock_timeout=timedelta(seconds=120)) for _ in workers]
+    server.weather = storm(seed=7)
+    with ThreadPoolExecutor(len(workers)) as threads:
+        list(threads.map(work, workers, stores))
     server.weather = None
+    for each in stores:
+        each.close()
     assert sorted(ids(store)) == sorted([*stored, "first"])
-    for number in range(3):
+    for number in workers:
         assert ids(store, f"own-{number}") == [f"{number}-{turn}" for turn in range(TURNS)]
     assert len(server.documents("entries")) == 2 * len(stored) + 1  # nothing is left of what was erased
     assert [report for report in store.check(deep=True) if report.level == "damage"] == []
