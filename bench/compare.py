@@ -15,6 +15,7 @@ import contextlib
 import datetime as dt
 import json
 import queue
+import signal
 import statistics
 import subprocess
 import sys
@@ -27,9 +28,11 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import segue
 from bench import machine, page
 from bench.page import NEWEST
 from bench.systems import EMBEDDED, PINS, ROOT, SYSTEMS, NotHere, System, place_of, python_of, server_of
+from segue.importers import import_file
 
 OUT = ROOT / "docs"
 SEED_SECONDS, ANSWER_SECONDS = 600, 120
@@ -38,7 +41,20 @@ SLOW_SECONDS, SLOW_SAMPLES = 3.0, 2
 
 
 class Sizes(NamedTuple):
-    """How much is measured. Budgets end a phase after the round that is under way."""
+    """
+    How much is measured.
+
+    Attributes:
+        heads: Lengths of the histories, in messages.
+        rounds: Most rounds of single calls; fewer when ``calls_seconds`` are over.
+        calls: Calls of one sample.
+        crowd_rounds: Most rounds of many at once; fewer when ``crowd_seconds`` are over.
+        crowd_each_seconds: How long many at once go on.
+        sessions: How many there are when the newest are listed.
+        turns: Most turns of which the bytes are counted.
+        imports: How often each is imported.
+        minutes: For all together; what is then still to be measured is left out.
+    """
 
     heads: tuple[int, ...] = (10, 100, 1_000, 10_000)
     rounds: int = 7
@@ -50,8 +66,9 @@ class Sizes(NamedTuple):
     processes: int = 8
     tasks: int = 64
     sessions: int = 100_000
-    turns: int = 2_500
+    turns: int = 1_000
     imports: int = 3
+    minutes: float = 27
 
 
 QUICK = Sizes((8, 40), 1, 2, 5, 1, 5, 0.2, 2, 4, 200, 20, 1)
@@ -137,6 +154,7 @@ class Bench:
         self.bytes: dict[str, dict[str, float]] = {}
         self.imports: dict[str, dict[str, float]] = {}
         self.seconds: dict[str, float] = {}
+        self._began = time.monotonic()
         self._servers: dict[str, str] = {}
         self._stack = contextlib.ExitStack()
         self._names = [name for name in names if self._is_here(name)]
@@ -154,16 +172,16 @@ class Bench:
     def run(self) -> None:
         """All phases."""
         with self._stack:
+            with self._phase("imports"):
+                self._import()
+            with self._phase("bytes"), ThreadPoolExecutor(2) as pool:
+                list(pool.map(self._count_bytes, self._names))
+            with self._phase(f"{NEWEST} of {self.sizes.sessions:,}"):
+                self._newest([name for name in self._names if SYSTEMS[name].layer.startswith(("segue.", "by_hand."))])
             with self._phase("calls, and many at once"), self._seated("main", self._names) as seats:
                 self._seed(seats)
                 self._calls(seats)
                 self._crowd(seats)
-            with self._phase(f"{NEWEST} of {self.sizes.sessions:,}"):
-                self._newest([name for name in self._names if SYSTEMS[name].layer.startswith(("segue.", "by_hand."))])
-            with self._phase("bytes"):
-                self._count_bytes()
-            with self._phase("imports"):
-                self._import()
 
     @contextlib.contextmanager
     def _phase(self, what: str) -> Iterator[None]:
@@ -203,13 +221,17 @@ class Bench:
             list(pool.map(seed, sorted(seats, key=lambda seat: -seat.system.layer.startswith("adk"))))
         self._log("seeded")
 
+    @property
+    def _left_seconds(self) -> float:
+        return self._began + self.sizes.minutes * 60 - time.monotonic()
+
     def _log(self, what: str) -> None:
         print(f"{dt.datetime.now(dt.UTC):%H:%M:%S}   {what} (load {machine.load()})", flush=True)
 
     # One call after the other.
 
     def _calls(self, seats: list[Seat]) -> None:
-        until = time.monotonic() + self.sizes.calls_seconds
+        until = time.monotonic() + min(self.sizes.calls_seconds, self._left_seconds * 0.45)
         for number in range(self.sizes.rounds):
             for what, command in self._measures():
                 for floor, rest in _by_engine(seats, is_backward=number % 2 == 1):
@@ -254,7 +276,7 @@ class Bench:
     # Many at once.
 
     def _crowd(self, seats: list[Seat]) -> None:
-        until = time.monotonic() + self.sizes.crowd_seconds
+        until = time.monotonic() + min(self.sizes.crowd_seconds, self._left_seconds)
         cases = [
             (f"{count} {kind}, {'one session' if is_one else 'a session each'}", kind, count, is_one)
             for is_one in (False, True)
@@ -262,16 +284,20 @@ class Bench:
         ]
         for number in range(self.sizes.crowd_rounds):
             for what, kind, count, is_one in cases:
+                if number > 0 and time.monotonic() > until:
+                    return
                 options = {"kind": kind, "workers": count, "seconds": self.sizes.crowd_each_seconds, "is_one": is_one}
                 for floor, rest in _by_engine(seats, is_backward=number % 2 == 1):
                     for seat in [floor, *rest, floor] if floor is not None else rest:
-                        answer = seat.ask("crowd", **options)
-                        if "turns" in answer:
-                            seconds = self.sizes.crowd_each_seconds + max(0.0, answer.pop("over"))
-                            self.crowds[seat.name][what].append({"per_second": answer["turns"] / seconds, **answer})
+                        if self._left_seconds > 0:
+                            self._gather(seat, what, options)
                 self._log(f"{what}, round {number + 1}")
-            if time.monotonic() > until:
-                break
+
+    def _gather(self, seat: Seat, what: str, options: dict[str, Any]) -> None:
+        answer = seat.ask("crowd", **options)
+        if "turns" in answer:
+            seconds = self.sizes.crowd_each_seconds + max(0.0, answer.pop("over"))
+            self.crowds[seat.name][what].append({"per_second": answer["turns"] / seconds, **answer})
 
     # The list, the bytes, the imports.
 
@@ -290,19 +316,18 @@ class Bench:
         count = min(seat.system.sessions, self.sizes.sessions)
         return "seconds" in seat.ask("fill", patience=SEED_SECONDS, sessions=count)
 
-    def _count_bytes(self) -> None:
-        for name in self._names:
-            system = SYSTEMS[name]
-            turns = min(system.turns, self.sizes.turns)
-            with self._seated("bytes", [name]) as (seat,):
-                folder = self._folder / "bytes" / name
-                before = 0 if system.engine in EMBEDDED else _bytes_at(system, folder, seat.place)
-                answer = seat.ask("write", patience=SEED_SECONDS, turns=turns)
-                seat.close()
-                after = _bytes_at(system, folder, seat.place)
-            if "json_bytes" in answer:
-                stored, plain = after - before, answer["json_bytes"]
-                self.bytes[name] = {"turns": turns, "json": plain, "stored": stored, "ratio": stored / plain}
+    def _count_bytes(self, name: str) -> None:
+        system = SYSTEMS[name]
+        turns = min(system.turns, self.sizes.turns)
+        with self._seated("bytes", [name]) as (seat,):
+            folder = self._folder / "bytes" / name
+            before = 0 if system.engine in EMBEDDED else _bytes_at(system, folder, seat.place)
+            answer = seat.ask("write", patience=SEED_SECONDS, turns=turns)
+            seat.close()
+            after = _bytes_at(system, folder, seat.place)
+        if "json_bytes" in answer:
+            stored, plain = after - before, answer["json_bytes"]
+            self.bytes[name] = {"turns": turns, "json": plain, "stored": stored, "ratio": stored / plain}
 
     def _import(self) -> None:
         found: dict[str, list[tuple[float, int]]] = defaultdict(list)
@@ -338,7 +363,7 @@ def _median(seat: Seat | None, command: dict[str, Any]) -> float | None:
 
 
 def _bytes_at(system: System, folder: Path, place: str) -> int:
-    """What is stored at the place. Redis: its memory, as its log is shared by all."""
+    """What is stored at the place. Redis: the memory of its keys, as its log is shared by all."""
     if system.engine in EMBEDDED:
         return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
     if system.engine == "postgres":
@@ -361,7 +386,7 @@ def _bytes_at(system: System, folder: Path, place: str) -> int:
     import redis
 
     with redis.Redis.from_url(place) as client:
-        return int(client.info("memory")["used_memory"])
+        return sum(client.memory_usage(key, samples=0) or 0 for key in client.scan_iter(count=1_000))
 
 
 def _import_once(system: System) -> tuple[float, int]:
@@ -382,12 +407,12 @@ def transcripts(folder: Path) -> dict[str, Any] | None:
         return None
     with tempfile.TemporaryDirectory() as place:
         imported = plain = 0
-        for path in files:
-            command = [sys.executable, "-m", "segue", "import", "--store", f"sqlite:///{place}/real.db", str(path)]
-            done = subprocess.run(command, check=False, capture_output=True, text=True)
-            if done.returncode == 0:
-                imported += 1
-                plain += path.stat().st_size
+        with segue.open(f"sqlite:///{place}/real.db") as db:
+            for path in files:
+                with contextlib.suppress(segue.SegueError):
+                    import_file(db.scope(), path)
+                    imported += 1
+                    plain += path.stat().st_size
         stored = sum(path.stat().st_size for path in Path(place).iterdir())
     return {"files": imported, "refused": len(files) - imported, "json": plain, "stored": stored} if plain else None
 
@@ -432,4 +457,5 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended from outside; nothing was written"))
     main()

@@ -45,7 +45,7 @@ class System(NamedTuple):
     environment: str = ""
     imports: str = ""
     tasks: str = ""
-    turns: int = 2_500
+    turns: int = 1_000
     sessions: int = 100_000
 
 

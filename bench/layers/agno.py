@@ -60,6 +60,21 @@ class Agno(Layer):
             self._db.upsert_session(session)
             self._db.upsert_run(run, session.session_id, USER)
 
+    async def seed(self, session: Any, turns: Any) -> None:
+        """While a history is made, commits wait for no disk: one by one they take minutes."""
+        from sqlalchemy import event
+
+        engine = self._db.db_engine
+        setting = "PRAGMA synchronous=OFF" if engine.dialect.name == "sqlite" else "SET synchronous_commit = off"
+
+        def hasten(connection: Any, *_: Any) -> None:
+            connection.cursor().execute(setting)
+
+        event.listen(engine, "checkout", hasten)
+        await super().seed(session, turns)
+        event.remove(engine, "checkout", hasten)
+        engine.dispose()
+
     async def load(self, session: Any) -> list[Any]:
         found: list[Any] = self._db.get_session(session.session_id, self._type, USER).get_messages()
         return found
