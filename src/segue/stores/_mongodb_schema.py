@@ -82,6 +82,8 @@ def prepare(link: Link, *, migrate: bool) -> None:
         there = _collections(link)
         if migrate:
             _make(link, there)
+            if found == 0:
+                _mark(link)
         elif found == 0:
             raise Unavailable(
                 f"MongoDB at {link.where}: the collections of Segue are missing; open once with migrate=True"
@@ -106,10 +108,13 @@ def _make(link: Link, there: set[str]) -> None:
                     raise
     for name, indexes in INDEXES.items():
         getattr(link, name).create_indexes([IndexModel(**index) for index in indexes])
+
+
+def _mark(link: Link) -> None:
     try:
         link.marks.insert_one({"_id": "format", "format": FORMAT})
     except DuplicateKeyError:
-        return
+        return  # another was faster
 
 
 def _collections(link: Link) -> set[str]:
