@@ -7,6 +7,8 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, TypeVar
 
+from msgspec.structs import replace
+
 from segue.errors import Corrupt, NotFound
 from segue.model import Entry, Hit, ScopeKey, SessionInfo
 from segue.store import LIST_MAX, Filter, Page
@@ -150,8 +152,15 @@ class Reader:
             span = span._replace(upto=last - 1) if span.reverse else span._replace(after=last)
         return hits
 
-    def refs_in(self, scope: ScopeKey, ref: str, span: Span, since_us: int | None) -> list[Hit]:
+    def refs_in(self, shards: Sequence[ScopeKey], ref: str, span: Span, since_us: int | None) -> list[Hit]:
         """Entries of all sessions of a scope that carry a ref."""
+        if len(shards) == 1:
+            return self._refs_in(shards[0], ref, span, since_us)
+        hits = [hit for shard in shards for hit in self._refs_in(shard, ref, span, since_us)]
+        hits.sort(key=lambda hit: (hit.entry.created_us, hit.session, hit.entry.seq), reverse=span.reverse)
+        return hits[: span.limit]
+
+    def _refs_in(self, scope: ScopeKey, ref: str, span: Span, since_us: int | None) -> list[Hit]:
         name, begin = self._keys.named(scope, "refs"), ref.encode() + b"\0"
         low, high = b"[" + begin + b"%016d" % max(0, since_us or 0), b"(" + begin + b"\xff"
         is_all = span.after <= 0 and span.upto >= ENDLESS
@@ -205,18 +214,37 @@ class Reader:
 
     # Lists.
 
-    def page(self, scope: ScopeKey, filter: Filter, cursor: str | None, limit: int, shift_us: int) -> Page:
-        """One page of the scope's sessions."""
+    def page(
+        self,
+        shards: Sequence[ScopeKey],
+        scope: ScopeKey,
+        filter: Filter,
+        *,
+        cursor: str | None,
+        limit: int,
+        shift_us: int,
+    ) -> Page:
+        """One page of the sessions of a scope, which may be spread over shards."""
         limit = min(limit, LIST_MAX)
         start = None if cursor is None else _listing._read_cursor(cursor, scope, filter)  # noqa: SLF001 - one package
+        shown: list[SessionInfo] = []
+        for shard in shards:
+            # Of each shard the page as if it were alone, and one more session: so no shard ends the page too early.
+            shown += self._first(shard, filter, start, limit + 1, shift_us)
+        own = [info if info.scope == scope else replace(info, scope=scope) for info in shown]
+        return _listing.page_of(own, scope, filter, cursor=cursor, limit=limit)
+
+    def _first(
+        self, shard: ScopeKey, filter: Filter, start: tuple[int, str] | None, count: int, shift_us: int
+    ) -> list[SessionInfo]:
+        """The first sessions behind a place, so many or (where there are no more) fewer, and others besides."""
         seen: dict[str, SessionInfo] = {}
-        for ids in self._candidates(scope, filter, start, limit, shift_us):
-            infos = self.rows(scope, ids, shift_us)
-            seen |= {info.id: info for info in infos if info is not None}
-            page = _listing.page_of(seen.values(), scope, filter, cursor=cursor, limit=limit)
-            if page.cursor is not None:
-                return page
-        return _listing.page_of(seen.values(), scope, filter, cursor=cursor, limit=limit)
+        cursor = None if start is None else _listing._write_cursor(start, shard, filter)  # noqa: SLF001
+        for ids in self._candidates(shard, filter, start, count, shift_us):
+            seen |= {info.id: info for info in self.rows(shard, ids, shift_us) if info is not None}
+            if len(_listing.page_of(seen.values(), shard, filter, cursor=cursor, limit=count).sessions) == count:
+                break
+        return list(seen.values())
 
     def _candidates(
         self, scope: ScopeKey, filter: Filter, start: tuple[int, str] | None, limit: int, shift_us: int
@@ -230,7 +258,7 @@ class Reader:
         if start is None and filter.until_us is not None and reverse:
             start = (filter.until_us + 1, "")
         names = _lists(filter)
-        count = limit + 1
+        count = limit
         while True:
             place = ("", "") if start is None else start
             args = ["list", 0, int(reverse), *place, count]
@@ -266,19 +294,24 @@ class Reader:
 
     def scopes(self, after: ScopeKey | None, limit: int) -> list[ScopeKey]:
         """Owners of sessions, in byte order."""
-        low = b"-" if after is None else b"(" + "\0".join(after).encode()
-        scopes: list[ScopeKey] = []
+        # The shards of a scope stand behind it, before any other: NUL is the lowest byte.
+        low = b"-" if after is None else b"(" + "\0".join(after).encode() + b"\0\xff"
+        scopes: dict[ScopeKey, None] = {}
         while len(scopes) < limit:
             name = self._keys.scopes
             found = self.ask(Command(name, (b"ZRANGEBYLEX", name, low, b"+", b"LIMIT", 0, LIST_MAX)))
-            known = [ScopeKey(*member.decode().split("\0")) for member in found]
+            known = [ScopeKey(*member.decode().split("\0", 1)) for member in found]
             lists = [self._keys.of_scope(scope)[:3] for scope in known]
             counts = self.ask_all([Command(keys[0], (b"EXISTS", *keys)) for keys in lists])
-            scopes += [scope for scope, count in zip(known, counts, strict=True) if count]
+            scopes |= {
+                ScopeKey(scope.tenant, scope.user.partition("\0")[0]): None
+                for scope, count in zip(known, counts, strict=True)
+                if count
+            }
             if len(found) < LIST_MAX:
                 break
             low = b"(" + found[-1]
-        return scopes[:limit]
+        return list(scopes)[:limit]
 
     def now_us(self, shift_us: int, key: bytes | None = None) -> int:
         """The clock of the server that has the key (None: any)."""

@@ -10,9 +10,11 @@ from __future__ import annotations
 import os
 import secrets
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import Literal
+
+from msgspec.structs import replace
 
 from segue.errors import Closed, Invalid, MissingExtra, NotDone, NotFound, TooNew
 from segue.model import Entry, Hit, ScopeKey, SessionInfo
@@ -28,6 +30,7 @@ from ._redis_commit import Committer
 from ._redis_keys import Keys, Lineage
 from ._redis_link import Link, Target
 from ._redis_read import ENDLESS, Reader, Span
+from ._redis_shards import Shards, outer, shown
 from ._redis_watch import Watch, hears, may_publish
 from ._redis_wires import Command, answered
 
@@ -45,6 +48,9 @@ class RedisStore:
         prefix: What all keys begin with.
         durability: ``require`` refuses a server that loses what it acknowledged (no append-only file, or a policy
             that evicts); ``server`` takes it as it is, and ``check`` says what it may lose.
+        shards: How many slots the sessions of a scope are spread over, by (tenant, user): for service accounts with
+            more sessions than a node should hold. Declared before the scope has sessions, for good; handles opened
+            later know it. Its keys then cannot move a session, nor be given to a fork, across shards: ``Unsupported``.
         pool_size: Most connections of this handle to a server (besides one that listens).
         notify: Send and hear notifications.
         timeout: Longest wait for an answer; then the outcome counts as unknown.
@@ -65,6 +71,7 @@ class RedisStore:
         *,
         prefix: str = "segue",
         durability: Literal["require", "server"] = "require",
+        shards: Mapping[tuple[str, str], int] | None = None,
         pool_size: int = 8,
         notify: bool = True,
         timeout: timedelta = timedelta(seconds=30),
@@ -84,6 +91,7 @@ class RedisStore:
         self._link = self._target.open()
         try:
             self._prepare(durability, notify=notify)
+            self._shards = Shards(self._link, self._keys, self._reader, shards or {})
         except BaseException:
             self._link.close()
             raise
@@ -134,24 +142,33 @@ class RedisStore:
     def commit(self, ops: Sequence[Op]) -> list[Result | NotDone]:
         """Do the operations in order, each all-or-nothing. See ``segue.store.Store.commit``."""
         self._check_open()
-        return self._committer.commit(ops, self._shift_us)
+        if not self._shards.are_any:
+            return self._committer.commit(ops, self._shift_us)
+        routed = [self._shards.route(op) for op in ops]
+        todo = [op for op in routed if not isinstance(op, NotDone)]
+        done = iter(self._committer.commit(todo, self._shift_us))
+        return [op if isinstance(op, NotDone) else shown(next(done)) for op in routed]
 
     # Readings.
 
     def get(self, scope: ScopeKey, session: str) -> SessionInfo:
         """The session's row, or ``NotFound``."""
-        (found,) = self._open_reader().rows(scope, [session], self._shift_us)
+        reader = self._open_reader()
+        (found,) = reader.rows(self._shards.of_session(scope, session), [session], self._shift_us)
         if found is None:
             raise NotFound(session)
-        return found
+        return _own(found)
 
     def find(self, scope: ScopeKey, key: str) -> SessionInfo | None:
         """The session with the caller's own key, or None."""
-        return self._open_reader().find(scope, key, self._shift_us)
+        found = self._open_reader().find(self._shards.of_key(scope, key), key, self._shift_us)
+        return None if found is None else _own(found)
 
     def page(self, scope: ScopeKey, filter: Filter, cursor: str | None, limit: int) -> Page:
         """One page of the scope's sessions. See ``segue.store.Store.page``."""
-        return self._open_reader().page(scope, filter, cursor, limit, self._shift_us)
+        return self._open_reader().page(
+            self._shards.all(scope), scope, filter, cursor=cursor, limit=limit, shift_us=self._shift_us
+        )
 
     def read(
         self,
@@ -165,7 +182,9 @@ class RedisStore:
         limit: int = READ_MAX,
     ) -> list[Entry]:
         """Entries with after < seq <= upto. See ``segue.store.Store.read``."""
-        return self._open_reader().log(scope, session, _span(after, upto, reverse, limit), kinds)
+        reader = self._open_reader()
+        shard = self._shards.of_session(scope, session)
+        return reader.log(shard, session, _span(after, upto, reverse, limit), kinds)
 
     def by_ref(
         self,
@@ -181,9 +200,10 @@ class RedisStore:
     ) -> list[Hit]:
         """Entries that carry the ref, by index. See ``segue.store.Store.by_ref``."""
         span = _span(after, upto, reverse, limit)
+        reader = self._open_reader()
         if session is None:
-            return self._open_reader().refs_in(scope, ref, span, since_us)
-        return self._open_reader().refs_of(scope, session, ref, span, since_us)
+            return reader.refs_in(self._shards.all(scope), ref, span, since_us)
+        return reader.refs_of(self._shards.of_session(scope, session), session, ref, span, since_us)
 
     def scopes(self, after: ScopeKey | None, limit: int) -> list[ScopeKey]:
         """Scopes that have sessions, in byte order, for maintenance."""
@@ -204,7 +224,8 @@ class RedisStore:
         reader = self._open_reader()
         servers = _redis_server.ask(self._link)
         reports = list(_redis_server.report(servers, self._link, self._target.pool_size, is_told=self._is_told))
-        return reports + (list(_redis_check.damage(reader, self._keys)) if deep else [])
+        found = _redis_check.damage(reader, self._keys) if deep else ()
+        return reports + [report._replace(scope=report.scope and outer(report.scope)) for report in found]
 
     def close(self) -> None:
         """Release all connections. Idempotent. Later calls raise ``Closed``."""
@@ -237,6 +258,10 @@ class RedisStore:
 def _span(after: int, upto: int | None, reverse: bool, limit: int) -> Span:  # noqa: FBT001 - as in the contract
     after = min(max(after, 0), ENDLESS)
     return Span(after, max(after, min(ENDLESS if upto is None else upto, ENDLESS)), reverse, min(limit, READ_MAX))
+
+
+def _own(info: SessionInfo) -> SessionInfo:
+    return replace(info, scope=outer(info.scope)) if "\0" in info.scope.user else info
 
 
 def _check_format(link: Link, keys: Keys) -> None:
