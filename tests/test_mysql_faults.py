@@ -20,7 +20,7 @@ from segue.model import Draft, Lease, ScopeKey, SessionInfo
 from segue.store import Append, Appended, Create, Erase, Fork, Op, Take, Update
 from segue.stores import _mysql_commit
 from segue.stores._mysql_pool import check_version
-from segue.stores.mysql import MySQLStore
+from segue.stores.mysql import MySQLStore, apply, plan
 
 pytestmark = pytest.mark.server
 
@@ -446,13 +446,26 @@ def test_tables_of_a_newer_segue_are_refused_and_missing_ones_named() -> None:
     with servers.database("mysql") as url:
         with pytest.raises(Unavailable, match="lack 2 of 2 migrations"):
             MySQLStore(url, migrate=False)
-        MySQLStore(url).close()
+        assert [step[:2] for step in plan(url)] == [(1, "tables"), (2, "conversations")]
+        assert len(apply(url)) == 2
+        assert (plan(url), apply(url)) == ((), ())
         MySQLStore(url, migrate=False).close()
         with connect(url) as admin:
             admin.cursor().execute("INSERT INTO migrations (version, name, digest) VALUES (99, 'later', '')")
             admin.commit()
         with pytest.raises(TooNew):
             MySQLStore(url)
+
+
+def test_many_that_open_a_fresh_database_at_once_make_its_tables_once() -> None:
+    with servers.database("mysql") as url:
+        applied: list[int] = []
+        threads = [threading.Thread(target=lambda: applied.append(len(apply(url)))) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert sorted(applied) == [0] * 7 + [2]
 
 
 def test_a_server_that_may_lose_what_it_acknowledged_is_not_called_durable(own_url: str) -> None:

@@ -78,7 +78,7 @@ class Schema:
         if pending := self.pending(conn):
             raise Unavailable(
                 f"MySQL at {self.where}: the tables lack {len(pending)} of {len(steps())} migrations; "
-                "open once with migrate=True, as a user who may create tables and views"
+                "run: segue migrate URL --apply (as a user who may create tables and views), or open with migrate=True"
             )
 
     def apply(self, conn: Connection[Any]) -> tuple[Step, ...]:
