@@ -25,7 +25,10 @@ _LOGIN = Meaning(
 _RIGHT = Meaning(
     Unavailable, "the user of this connection lacks a right ({said}); grant it, see docs/decisions/0021-mysql.md"
 )
-_SCHEMA = Meaning(Unavailable, "the tables are not as they should be ({said}); run: segue migrate URL --apply, or open with migrate=True")
+_SCHEMA = Meaning(
+    Unavailable,
+    "the tables are not as they should be ({said}); run: segue migrate URL --apply, or open with migrate=True",
+)
 _HELD = Meaning(Locked, "another transaction holds the row longer than lock_timeout ({said}); call again")
 _STOPPED = Meaning(Unavailable, "the server stopped the statement ({said}), perhaps at statement_timeout; call again")
 _READ_ONLY = Meaning(ReadOnly, "the server takes no writes ({said}): a replica, or read_only is on; use the primary")
