@@ -47,7 +47,7 @@ PAYLOADS: tuple[Any, ...] = (
     Regex(".*"),
     re.compile(".*"),
     Code("true"),
-    ObjectId(),
+    ObjectId("0" * 24),
     DBRef("a", "b"),
     MinKey(),
     MaxKey(),
