@@ -18,6 +18,7 @@ SHARED = [
     *EMBEDDED,
     pytest.param("postgres", marks=pytest.mark.server),
     pytest.param("mysql", marks=pytest.mark.server),
+    pytest.param("redis", marks=pytest.mark.server),
 ]
 """Stores that several processes may open at once."""
 
