@@ -3,7 +3,7 @@ A program that talks to a stand-in for a provider: ``plain_worker.py STORE SERVE
 
 ``turns FIRST LAST``: one run, these turns, plain and streamed in turn. Every view must be a prefix of the next.
 ``kill SEED TIMES SECONDS``: a turn of ten steps in a child process that is killed after a random time, until it is
-done; then the next. All children are forked from here, so that the clients need not be imported each time.
+done; then the next. All children are forked from here, so that the client need not be imported and made each time.
 """
 
 from __future__ import annotations
@@ -15,9 +15,6 @@ import signal
 import sys
 import time
 from pathlib import Path
-
-import anthropic
-import openai
 
 import segue
 from segue.adapters.tools import Tool, repeatable
@@ -45,17 +42,25 @@ def tools_of(log: Path) -> list[Tool]:
     ]
 
 
+def client_of(server: str, format: str):
+    """A client that has no connection yet: the children of a fork may each use their copy."""
+    if format == "anthropic":
+        import anthropic
+
+        return anthropic.Anthropic(api_key="none", base_url=server, max_retries=0)
+    import openai
+
+    return openai.OpenAI(api_key="none", base_url=f"{server}/v1", max_retries=0)
+
+
 class Talk:
     """One process's look at the session."""
 
-    def __init__(self, store: str, server: str, format: str, session: str) -> None:
+    def __init__(self, store: str, client, format: str, session: str) -> None:
         self.db = segue.open(store)
         self.session = self.db.scope("acme", "lin").open_key(session, format=format)
         self.format = format
-        if format == "anthropic":
-            self.client = anthropic.Anthropic(api_key="none", base_url=server, max_retries=0)
-        else:
-            self.client = openai.OpenAI(api_key="none", base_url=f"{server}/v1", max_retries=0)
+        self.client = client
 
     def chat(self, run, tools, **options):
         if self.format == "anthropic":
@@ -91,7 +96,7 @@ def check_prefix(view, mark: Path) -> None:
     mark.write_bytes(view.epoch.encode() + b"\n" + view.json())
 
 
-def kill(store: str, server: str, format: str, *, seed: int, times: int, longest: float, folder: Path) -> None:
+def kill(store: str, client, format: str, *, seed: int, times: int, longest: float, folder: Path) -> None:
     """Kill a ten-step turn ``times`` times; print what was found."""
     rng = random.Random(seed)
     killed = turn = 0
@@ -100,7 +105,7 @@ def kill(store: str, server: str, format: str, *, seed: int, times: int, longest
         name = f"s{seed}-{turn // 4}"  # a new session every four turns
         child = os.fork()
         if child == 0:
-            os._exit(attempt(store, server, format, name, turn, folder))
+            os._exit(attempt(store, client, format, name, turn, folder))
         if rng.random() < 0.9:
             time.sleep(rng.random() * longest)
             os.kill(child, signal.SIGKILL)
@@ -115,7 +120,7 @@ def kill(store: str, server: str, format: str, *, seed: int, times: int, longest
     while True:  # the last turn comes to its end
         child = os.fork()
         if child == 0:
-            os._exit(attempt(store, server, format, name, turn, folder))
+            os._exit(attempt(store, client, format, name, turn, folder))
         if os.waitpid(child, 0)[1] == 0:
             break
         raise SystemExit("a resumed turn failed")
@@ -124,9 +129,9 @@ def kill(store: str, server: str, format: str, *, seed: int, times: int, longest
     print(json.dumps({"killed": killed, "turns": turn + 1, "steps": len(lines)}))
 
 
-def attempt(store: str, server: str, format: str, name: str, turn: int, folder: Path) -> int:
+def attempt(store: str, client, format: str, name: str, turn: int, folder: Path) -> int:
     try:
-        talk = Talk(store, server, format, name)
+        talk = Talk(store, client, format, name)
         tools = tools_of(folder / "steps")
         how = Compaction(summarise, tokens=1_500)
         with talk.session.run(policy="enqueue", keep_open=repeatable(talk.session, tools)) as run:
@@ -178,6 +183,7 @@ def unchanged(store: str, name: str, digests: dict[str, list], format: str) -> N
 def main() -> None:
     store, server, format, session, command, *rest = sys.argv[1:]
     folder = Path(os.environ["SEGUE_DIGESTS"])
+    client = client_of(server, format)
     if command == "turns":
         first, last, each = map(int, rest)
         for n in range(first, last, each):
@@ -185,7 +191,7 @@ def main() -> None:
             if child == 0:
                 code = 1
                 try:
-                    turns(Talk(store, server, format, session), n, min(last, n + each), folder)
+                    turns(Talk(store, client, format, session), n, min(last, n + each), folder)
                     code = 0
                 except BaseException as error:  # noqa: BLE001
                     print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)
@@ -195,7 +201,7 @@ def main() -> None:
                 raise SystemExit(f"the turns from {n} on failed")
     else:
         seed, times, longest = int(rest[0]), int(rest[1]), float(rest[2])
-        kill(store, server, format, seed=seed, times=times, longest=longest, folder=folder)
+        kill(store, client, format, seed=seed, times=times, longest=longest, folder=folder)
 
 
 if __name__ == "__main__":

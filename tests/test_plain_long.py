@@ -59,15 +59,21 @@ def test_a_long_conversation_is_taken_up_in_new_processes_without_one_refusal(tm
     with segue.open(store) as db:
         session = db.scope("acme", "lin").get_key("talk")
         questions = [e for e in session.read(kinds=("message",)) if e.origin == "user"]
+        cuts = len(session.by_ref("cut"))
         assert len(questions) == turns
-        assert len(session.by_ref("cut")) <= turns / 8  # a cut leaves room, so that it is rare
+        assert cuts <= turns / 8  # a cut leaves room, so that it is rare
+    print(format, f"{turns} turns, {cuts} cuts, refused: 0; each view of an epoch a prefix of the next")
 
 
-@pytest.mark.parametrize("store", ["sqlite", pytest.param("jsonl", marks=pytest.mark.slow)])
-@pytest.mark.parametrize("format", FORMATS)
+KILLED = [("sqlite", format) for format in FORMATS] + [("jsonl", format) for format in FORMATS if FULL]
+KILLED += [] if FULL else [("jsonl", "anthropic")]
+
+
+@pytest.mark.parametrize(("store", "format"), KILLED)
 @pytest.mark.timeout(3_000)
 def test_a_turn_killed_at_random_points_is_taken_up_and_no_tool_runs_twice(tmp_path, format, store):
-    times = (340 if FULL else 12) // (1 if store == "sqlite" else 4)
+    times = (340 if FULL else 12) // (1 if store == "sqlite" else 4)  # 1,020 over the three formats on SQLite
     with provider() as server, stores.url_of(store, tmp_path) as url:
         out = work(url, server, tmp_path, format, "kill", 7, times, 0.6)
     assert json.loads(out)["killed"] >= times
+    print(store, format, out.strip(), "refused: 0")

@@ -375,6 +375,15 @@ SEARCH = {"type": "server_tool_use", "id": "srv1", "name": "web_search", "input"
 FOUND = {"type": "web_search_tool_result", "tool_use_id": "srv1", "content": []}
 
 
+def test_an_item_that_comes_again_is_a_repetition_wherever_a_cut_falls():
+    """Found by random histories: behind a cut it was one, in the whole history it was not."""
+    items = [{**said("openai.responses", text), "id": "msg_1"} for text in ("v0", "v1", "v1")]
+    log = log_of("openai.responses", user("openai.responses", "q"), *items)
+    assert [omission[::2] for omission in log.view().omitted] == [(4, "duplicate-item")]
+    log.cut(2)
+    assert [seqs for seqs in log.view().seqs] == [(3,)]
+
+
 def test_a_paused_turn_is_sent_as_it_is_so_that_it_can_go_on():
     log = log_of("anthropic", user("anthropic", "q"), {"role": "assistant", "content": [SEARCH]})
     paused = log.view()

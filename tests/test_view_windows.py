@@ -22,7 +22,7 @@ pytestmark = pytest.mark.skipif(not REAL.is_dir(), reason="the recorded files ar
 
 LASTS = range(1, 51) if FULL else (1, 2, 3, 5, 8, 13, 21, 34, 50)
 BUDGETS = range(1_000, 100_001, 1_000) if FULL else (1_000, 2_000, 5_000, 10_000, 20_000, 50_000, 100_000)
-EVERY = 1 if FULL else 3
+EVERY = 1 if FULL else 8
 OPENING = estimate_tokens(encode(rules("anthropic").opening({"role": "assistant", "content": "x"})))
 
 
@@ -65,6 +65,7 @@ class _Look:
     def __init__(self, session, whole: View, told: Counter) -> None:
         self.session, self.whole, self.told = session, whole, told
         self.units = [set().union(*whole.seqs[unit.start : unit.end]) for unit in whole.units]
+        self.seqs = [entry.seq for entry in session.history(kinds=("message", "note"))]
 
     def view(self, **window) -> View:
         view = self.session.view(ViewSpec(self.whole.spec.format, foreign="convert", **window))
@@ -81,15 +82,15 @@ class _Look:
         return view
 
     def holds(self, view: View, wanted: int, where: str) -> None:
-        """Of the ``wanted`` newest units nearly all are there, and each is there whole or not at all."""
+        """Nearly as many units as would fit, the newest ones, and each of them whole."""
         held = {seq for seqs in view.seqs for seq in seqs}
-        told = {seq for one in view.omitted for seq in (one.first, one.last) if one.first == one.last}
-        newest = self.units[-wanted:]
-        there = [unit for unit in newest if unit & held]
+        told = {one.first for one in view.omitted if one.first == one.last}
         assert all(unit <= held | told for unit in self.units if unit & held), f"{where}: half a unit"
-        assert len(there) >= 0.9 * wanted, f"{where}: {len(there)} of {wanted} units that would fit"
+        assert len(view.units) >= 0.9 * wanted, f"{where}: {len(view.units)} of {wanted} units that would fit"
+        begin = max((one.last for one in view.omitted if one.reason in ("window", "budget")), default=0)
+        assert all(seq > begin for seq in held)
         self.told["units wanted"] += wanted
-        self.told["units held"] += len(there)
+        self.told["units held"] += min(len(view.units), wanted)
 
     def fits(self, limit: int, size_from) -> int:
         """How many of the newest units stay within a limit; a view may not begin just anywhere."""
@@ -119,8 +120,11 @@ class _Look:
         return summary + sum(unit.tokens for unit in units[index:]) + (OPENING if needs else 0)
 
     def last_entries(self, last: int) -> None:
-        wanted = self.fits(last, lambda index: len(set().union(*self.units[index:])))
-        self.holds(self.view(last_entries=last), wanted, f"{self.session.info.key} last_entries {last}")
+        wanted = self.fits(last, lambda index: sum(seq >= self.whole.units[index].first for seq in self.seqs))
+        view = self.view(last_entries=last)
+        shown = {seq for seqs in view.seqs for seq in seqs}
+        assert len(shown) <= last or not any(unit.may_start for unit in view.units[1:])
+        self.holds(view, wanted, f"{self.session.info.key} last_entries {last}")
 
     def last_turns(self, last: int) -> None:
         starts = [index for index, unit in enumerate(self.whole.units) if unit.starts_turn]

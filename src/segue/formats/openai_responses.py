@@ -290,7 +290,7 @@ class _Intake(Intake):
     """Ids that are taken, or that stand for something lost."""
 
     def __init__(self, was_reasoning: Callable[[], bool]) -> None:
-        self.by_id: dict[str, Any] = {}
+        self.by_id: dict[str, list[Any]] = {}
         self.lost_reasoning = False
         self.was_reasoning: Callable[[], bool] | None = was_reasoning  # asked once, and only where it matters
 
@@ -315,10 +315,11 @@ class _Intake(Intake):
     def _admit_id(self, value: Any, item_id: Any, kind: str) -> str | None:
         if type(item_id) is not str or item_id == FAKE_ID:
             return LOSES_ID
-        if item_id not in self.by_id:
-            self.by_id[item_id] = value
-            return None
-        return "duplicate-item" if kind in _NEEDS_ID or self.by_id[item_id] == value else LOSES_ID
+        seen = self.by_id.setdefault(item_id, [])
+        if (kind in _NEEDS_ID and seen) or value in seen:
+            return "duplicate-item"
+        seen.append(value)
+        return None if len(seen) == 1 else LOSES_ID
 
     def _admit_reasoning(self, value: Any, verdict: str | None) -> str | None:
         if verdict in {None, LOSES_ID}:
