@@ -20,7 +20,8 @@ class Proxy:
     """Before the server at ``host:port``; cuts a share ``chance`` of what carries statements out while ``is_on``."""
 
     def __init__(self, host: str, port: int, *, seed: int, chance: float, speaks: str):
-        self._carries_out = _carries_out if speaks == "postgres" else lambda data: b"COMMIT" in data
+        mark = b"EVAL" if speaks == "redis" else b"COMMIT"
+        self._carries_out = _carries_out if speaks == "postgres" else lambda data: mark in data
         self.cuts: Counter[str] = Counter()
         self.is_on = False
         self.port = 0

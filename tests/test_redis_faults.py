@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import queue
-import signal
 import threading
 from collections.abc import Iterator
 from datetime import timedelta
@@ -24,7 +23,6 @@ from segue.store import Append, Appended, Create, Erase, Erased, Filter, Fork, H
 from segue.stores import _redis_commit
 from segue.stores.redis import RedisStore
 from stores import FULL
-from test_torture_servers import Writer, judge
 
 pytestmark = pytest.mark.server
 
@@ -138,34 +136,6 @@ def test_a_server_that_stays_away_after_a_cut_leaves_the_outcome_unknown(through
         through.commit([Append(ME, "s", (draft("a"),))])
     with pytest.raises(Unavailable, match="is the server up"):
         through.commit([Append(ME, "s", (draft("b"),))])
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(3_000)
-def test_a_server_that_is_killed_again_and_again_loses_nothing_acknowledged(record_property):
-    crashes = 50 if FULL else 5
-    with servers.private("redis") as server:
-        with segue.open(server.url) as db:
-            session = db.scope("acme", "lin").create()
-        writers = [Writer(server.url, session.id, f"w{n}") for n in range(6)]
-        [writer.start() for writer in writers]
-        for _ in range(crashes):
-            told = sum(len(writer.acknowledged) for writer in writers)
-            gone_on = threading.Event()
-            while sum(len(writer.acknowledged) for writer in writers) < told + 20:
-                assert not any(writer.error for writer in writers)
-                gone_on.wait(0.01)
-            server.kill(signal.SIGKILL)
-            server.start()
-        [writer.is_over.set() for writer in writers]
-        [writer.join(240) for writer in writers]
-        assert [writer.error for writer in writers] == [None] * len(writers)
-        with segue.open(server.url) as db:
-            figures = judge(db.scope("acme", "lin").open(session.id), writers)
-            assert [report for report in db.check(deep=True) if report.level != "ok"] == []
-    for name, value in {"cases": crashes, **figures}.items():
-        record_property(name, value)
-    assert (figures["lost"], figures["duplicated"], figures["stuck"]) == (0, 0, 0)
 
 
 def test_a_crashed_server_is_named_and_works_again_at_once_when_it_is_back():
