@@ -184,8 +184,8 @@ def _lock(work: Work, ops: Sequence[Op]) -> None:
     places = [place for op in ops for place in _places(work, op)]
     work.lock(
         places,
-        whole=any(isinstance(op, Create | Fork | Update) for op in ops),
-        queues=any(isinstance(op, Create | Fork | Update | Take) for op in ops),
+        whole=any(isinstance(op, Update) for op in ops),
+        queues=any(isinstance(op, Update | Take) for op in ops),
     )
     asked = []
     for op in ops:

@@ -60,6 +60,7 @@ def _again(work: Work, op: Create, parent: Parent | None) -> SessionInfo | None:
     row = work.find(op.scope, op.id)
     if row is None:
         return None
+    work.complete(row)
     mine = (text(row.own_key), text(row.parent), row.parent_seq, text(row.parent_link))
     if row.erased_us is None and mine == (op.key, *_link(parent)):
         return shown(work, op.scope, row)

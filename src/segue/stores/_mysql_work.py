@@ -82,6 +82,7 @@ class Work:
         self.is_careful = is_careful
         self.wrote = False
         self._shift_us = shift_us
+        self._is_whole = False
         self._rows: dict[Place, Row] = {}
         self._tickets: dict[int, dict[str, tuple[int, int]]] = {}  # segment → run → place, when it lapses
         self._queues: set[int] = set()  # segments whose tickets changed
@@ -103,6 +104,7 @@ class Work:
             whole: Read titles and the like too.
             queues: Read who waits for them, too; else that is asked for when it matters.
         """
+        self._is_whole = whole
         columns = COLUMNS if whole else LEAN
         condition, values = _any_of(sorted({(scope, id) for scope, id in places}))
         tickets = f"SELECT {_TICKET} {_SESSIONS} {_WITH_TICKETS} WHERE {condition} ORDER BY t.segment, t.place"
@@ -124,6 +126,15 @@ class Work:
                 self._tickets[row.segment] = {}
         for segment, name, *ticket in more[0] if queues else ():
             self._tickets[segment][name.decode()] = tuple(ticket)
+
+    def complete(self, row: Row) -> None:
+        """Read what was left out of a row."""
+        if self._is_whole or row.is_new:
+            return
+        rest = COLUMNS[len(LEAN) :]
+        found = self.rows(f"SELECT {', '.join(rest)} FROM sessions WHERE segment = %s", row.segment)  # noqa: S608
+        for name, value in zip(rest, found[0], strict=True):
+            setattr(row, name, value)
 
     def find(self, scope: ScopeKey, session: str) -> Row | None:
         """The row, a tombstone's too, or None."""
