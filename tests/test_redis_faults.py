@@ -646,3 +646,20 @@ def test_a_node_that_is_away_stops_its_own_scopes_alone():
         cluster.wait()
         assert store.commit([Append(scopes[dead.port], "s", (draft("a"),))]) == [Appended(1, (1,), 1)]
         store.close()
+
+
+def test_large_entries_are_read_in_pieces_by_kind_and_by_ref(store):
+    """Each call of a script ends when it has looked at some megabytes."""
+    text = os.urandom(200_000).hex()  # hardly packs
+    kinds = ["message", "note"]
+    for n in range(40):
+        entry = draft(f"e{n}", text, refs=("x",))._replace(kind=kinds[n % 2])
+        store.commit([Append(ME, "s", (entry,))])
+    odd, even = list(range(1, 41, 2)), list(range(2, 41, 2))
+    assert [entry.seq for entry in store.read(ME, "s", kinds=("message",))] == odd
+    assert [entry.seq for entry in store.read(ME, "s", kinds=("note",), reverse=True)] == even[::-1]
+    assert [entry.seq for entry in store.read(ME, "s", kinds=("note",), after=3, upto=39, limit=18)] == even[1:19]
+    assert [hit.entry.seq for hit in store.by_ref(ME, "x", session="s")] == list(range(1, 41))
+    assert [hit.entry.seq for hit in store.by_ref(ME, "x", session="s", reverse=True, limit=7)] == list(
+        range(40, 33, -1)
+    )

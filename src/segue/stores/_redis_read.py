@@ -26,7 +26,7 @@ T = TypeVar("T")
 ENDLESS = 1 << 53
 """A seq behind every entry; the scripts' numbers are exact up to here."""
 
-SCRIPT_MAX = 64
+SCRIPT_MAX = 32
 """Most entries that come through a script; more are asked for directly, which needs no copy on the server."""
 
 LOOK_MAX = 500
@@ -141,12 +141,12 @@ class Reader:
         while len(hits) < span.limit:
             limit = min(LOOK_MAX, span.limit - len(hits))
             args = ["refs", 0, ref, span.after, span.upto, int(span.reverse), limit, since_us or 0]
-            _, *found = self._of_history(scope, session, args)
+            _, is_more, *found = self._of_history(scope, session, args)
             owners = [*(part.owner for part in self._lineage.of(scope, session)), session]
             for seq, part, record in zip(found[::3], found[1::3], found[2::3], strict=True):
                 owner = owners[part]
                 hits.append(Hit(owner, unpack_entry(int(seq), record, owner)))
-            if len(found) < 3 * limit:
+            if not found or (not is_more and len(found) < 3 * limit):
                 break
             last = hits[-1].entry.seq
             span = span._replace(upto=last - 1) if span.reverse else span._replace(after=last)

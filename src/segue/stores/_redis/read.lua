@@ -1,6 +1,8 @@
 -- Readings of one scope. ARGV: which, the shift of the clock, then what that one takes.
 
 local CHUNK = 1000
+local PIECE = 25 -- records that are looked at together
+local BYTES_MAX = 4 * 1024 * 1024 -- of what is looked at in one call, and one piece more: nobody else is served meanwhile
 local readings = {}
 local time = redis.call('TIME')
 local now = time[1] * 1e6 + time[2] + ARGV[2]
@@ -72,21 +74,26 @@ function readings.log()
   local seqs, count = {}, math.min(upto - after, kinds and most or limit)
   for n = 1, count do seqs[n] = is_reverse and upto + 1 - n or after + n end
   if not kinds then return {'log', text(upto), unpack(records_of(parts, seqs, {}))} end
-  local answers, found, last = {'kinds', ''}, 0, nil
-  for n, record in ipairs(records_of(parts, seqs, {})) do
-    last = seqs[n]
-    if not record or kinds[kind_of(record)] then
-      answers[#answers + 1] = text(last)
-      answers[#answers + 1] = record
-      found = found + 1
-      if found == limit then break end
+  local answers, found, bytes, last = {'kinds', ''}, 0, 0, nil
+  for first = 1, #seqs, PIECE do
+    local piece = {unpack(seqs, first, math.min(first + PIECE - 1, #seqs))}
+    for n, record in ipairs(records_of(parts, piece, {})) do
+      last, bytes = piece[n], bytes + (record and #record or 0)
+      if not record or kinds[kind_of(record)] then
+        answers[#answers + 1] = text(last)
+        answers[#answers + 1] = record
+        found = found + 1
+        if found == limit then return answers end
+      end
     end
+    if bytes > BYTES_MAX then break end
   end
-  if last and found < limit and #seqs < upto - after then answers[2] = text(last) end
+  if last and last ~= (is_reverse and after + 1 or upto) then answers[2] = text(last) end
   return answers
 end
 
--- ARGV: the ref, after, upto, reverse, limit, since. 'refs', then seq, which part (from 0), record in turns.
+-- ARGV: the ref, after, upto, reverse, limit, since. 'refs', whether there may be more ('1'), then seq, which part (from 0)
+-- and record in turns.
 function readings.refs()
   local parts, need = history()
   if not parts then return need or {'not_found'} end
@@ -94,7 +101,7 @@ function readings.refs()
   local is_reverse = ARGV[6] == '1'
   local first, last, step = 1, #parts, 1
   if is_reverse then first, last, step = #parts, 1, -1 end
-  local answers, found = {'refs'}, 0
+  local answers, found, bytes = {'refs', ''}, 0, 0
   for n = first, last, step do
     local part = parts[n]
     local low = '[' .. ref .. '\0' .. string.format('%016.0f', math.max(after, part.base) + 1)
@@ -104,13 +111,18 @@ function readings.refs()
     local most = since > 0 and -1 or limit - found
     local marks = redis.call(command, KEYS[part.key + 1], from, to, 'LIMIT', 0, most)
     for _, mark in ipairs(marks) do
-      if found == limit then break end
+      if found == limit or bytes > BYTES_MAX then
+        answers[2] = '1'
+        return answers
+      end
       if tonumber(string.sub(mark, -16)) >= since then
         local seq = text(tonumber(string.sub(mark, -32, -17)))
         found = found + 1
         answers[#answers + 1] = seq
         answers[#answers + 1] = n - 1
-        answers[#answers + 1] = redis.call('HGET', KEYS[part.key], seq)
+        local record = redis.call('HGET', KEYS[part.key], seq)
+        bytes = bytes + (record and #record or 0)
+        answers[#answers + 1] = record
       end
     end
   end
