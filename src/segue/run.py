@@ -491,7 +491,7 @@ def _wait_turn(log: Log, place: Queued, until: float | None, fence: int) -> Gene
     pause, longest = POLL_SECONDS
     if log.engine.is_told:
         pause = longest = ASK_SECONDS  # we are told
-    before, shortest = place.before, pause
+    before, behind, shortest, me = place.before, 0, pause, holder.me()
     while True:
         now = time.monotonic()
         left = ASK_SECONDS - (now - asked)
@@ -499,15 +499,20 @@ def _wait_turn(log: Log, place: Queued, until: float | None, fence: int) -> Gene
             left = min(left, until - now)
         if left <= 0:
             return
-        yield Pause(log.id, min(pause, left), before)
-        # Who is far behind looks less often: a long queue must not be a crowd.
-        pause = min(pause * 1.5, longest * (1 + before / 8))
+        yield Pause(log.id, min(pause, left), behind)
         info = log.info()
+        pause *= 1.5
         if info.fence != fence:
             before, fence = max(0, before - (info.fence - fence)), info.fence
             pause = shortest * (1 + before)
-        if before == 0 and (info.lease is None or info.lease.state == "paused"):
+        # Who is far behind looks less often: a long queue must not be a crowd. What ends in this process is told.
+        is_ours = info.lease is not None and info.lease.holder == me
+        slowest = longest * (1 + before / 8)
+        pause = slowest if is_ours else min(pause, slowest)
+        is_free = info.lease is None or info.lease.state == "paused"
+        if before == 0 and is_free:
             return
+        behind = before - 1 if is_free else before  # so many runs give the lease back before it is ours
 
 
 def settlements(log_: Log, format: str, *, keep_open: Collection[str] = ()) -> tuple[Draft, ...]:
