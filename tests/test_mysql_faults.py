@@ -352,6 +352,17 @@ def test_a_body_over_max_allowed_packet_is_refused_by_name_and_a_large_batch_goe
     store.close()
 
 
+def test_a_value_that_no_column_takes_is_refused_alone(store: MySQLStore, session: str) -> None:
+    holder = "h" * 2_000
+    for ops in (
+        [Take(ME, session, "run", 1, holder=holder)],
+        [Take(ME, session, "run", 1, holder=holder), Create(ME, f"{session}-2")],
+    ):
+        refused, *others = store.commit(ops)
+        assert isinstance(refused, Invalid)
+        assert all(isinstance(other, SessionInfo) for other in others)
+
+
 def test_every_byte_comes_back_in_names_and_bodies(store: MySQLStore, session: str) -> None:
     body = bytes(range(256)) * 3 + b"'\"\\%s\\'; DROP TABLE entries; -- "
     name = "'\"\\%s;--😀é"

@@ -171,7 +171,7 @@ _SPANS = """
     ) FROM spans p LEFT JOIN sessions o ON o.segment = p.segment WHERE p.child = %s ORDER BY p.low
 """
 _STRAYS = """
-    SELECT DISTINCT e.segment FROM entries e LEFT JOIN sessions s ON s.segment = e.segment
+    SELECT e.segment FROM (SELECT DISTINCT segment FROM entries) e LEFT JOIN sessions s ON s.segment = e.segment
     WHERE s.segment IS NULL ORDER BY e.segment LIMIT %s
 """
 _STILL = "SELECT version, head, erased_us IS NULL, tokens FROM sessions WHERE segment = %s"

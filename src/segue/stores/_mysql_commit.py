@@ -98,6 +98,8 @@ class Committer:
             return self._persist(group, shift_us)
         except _OneByOneError:
             return self._one_by_one(group, shift_us)
+        except Invalid as error:  # of one operation alone, else it would have been tried one by one
+            return {place: error for place, _ in group}
 
     def _one_by_one(self, group: _Ops, shift_us: int) -> _Answers:
         answers: _Answers = {}

@@ -79,6 +79,11 @@ class Target:
             raise translate(error, self.where) from error
         except (OSError, ValueError, RuntimeError) as error:  # a certificate, or a way to log in without its package
             raise Unavailable(f"MySQL at {self.where}: cannot connect ({error})") from error
+        if self._needs_tls and not isinstance(conn._sock, ssl.SSLSocket):  # noqa: SLF001 - older drivers fall back in silence
+            conn.close()
+            raise Unavailable(
+                f"MySQL at {self.where}: the URL asks for TLS, and the server has none; switch it on there"
+            )
         try:
             self._settle(conn)
         except pymysql.MySQLError as error:

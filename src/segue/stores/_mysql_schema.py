@@ -113,7 +113,7 @@ class Schema:
     @contextmanager
     def _alone(self, conn: Connection[Any]) -> Iterator[None]:
         """While this holds, nobody else changes the tables. The lock ends with the connection, too."""
-        name = b"segue:" + hashlib.sha256(self._target.database.encode()).hexdigest()[:32].encode()
+        name = "segue:" + hashlib.sha256(self._target.database.encode()).hexdigest()[:32]
         try:
             ((has_lock,),) = run(conn, ["SELECT GET_LOCK(%s, %s)"], (name, PATIENCE_SECONDS))[0]
             if not has_lock:
