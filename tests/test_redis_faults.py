@@ -634,6 +634,8 @@ def test_a_node_that_is_away_stops_its_own_scopes_alone():
         store = RedisStore(cluster.url)
         scopes = scopes_by_node(store, cluster)
         store.commit([Create(scope, "s") for scope in scopes.values()])
+        other = RedisStore(cluster.url)
+        other.commit([Create(scope, "t") for scope in scopes.values()])
         dead = cluster.nodes[2]
         dead.kill()
         done = store.commit([Append(scope, "s", (draft("a"),)) for scope in scopes.values()])
@@ -642,10 +644,20 @@ def test_a_node_that_is_away_stops_its_own_scopes_alone():
                 assert isinstance(answer, Unavailable)
             else:
                 assert answer == Appended(1, (1,), 1)
+        # Whichever node the ear listened at, it hears of the others again.
+        alive = next(scope for port, scope in scopes.items() if port != dead.port)
+        heard = threading.Event()
+        store.on_change = lambda session: heard.set() if session == "t" else None
+        count = 0
+        while not heard.is_set():
+            other.commit([Append(alive, "t", (draft(f"{count}"),))])
+            count += 1
+            heard.wait(0.1)
         dead.start()
         cluster.wait()
         assert store.commit([Append(scopes[dead.port], "s", (draft("a"),))]) == [Appended(1, (1,), 1)]
         store.close()
+        other.close()
 
 
 def test_large_entries_are_read_in_pieces_by_kind_and_by_ref(store):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import random
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -15,7 +16,7 @@ from redis.backoff import NoBackoff
 from redis.crc import key_slot
 from redis.retry import Retry
 
-from segue.errors import Invalid, Unavailable
+from segue.errors import Invalid, SegueError, Unavailable
 
 from ._redis_errors import NotSentError, translate
 from ._redis_wire import Reply
@@ -328,9 +329,14 @@ class _Cluster:
             yield from self._wires_of(name).scan(pattern)
 
     def listen(self) -> Wire:
-        """See ``Link.listen``. What one node publishes, all of them tell."""
+        """See ``Link.listen``. What one node publishes, all of them tell; so any that is there will do."""
+        names = self._primaries()
+        random.shuffle(names)
+        for name in names[:-1]:
+            with contextlib.suppress(NotSentError, SegueError):
+                return self._wires_of(name).connect()
         try:
-            return self._wires_of(self._node_of(None)).connect()
+            return self._wires_of(names[-1]).connect()
         except NotSentError as error:
             raise error.error from error
 
