@@ -154,6 +154,7 @@ class Bench:
         self.bytes: dict[str, dict[str, float]] = {}
         self.imports: dict[str, dict[str, float]] = {}
         self.seconds: dict[str, float] = {}
+        self.loads: list[float] = []
         self._began = time.monotonic()
         self._servers: dict[str, str] = {}
         self._stack = contextlib.ExitStack()
@@ -226,7 +227,8 @@ class Bench:
         return self._began + self.sizes.minutes * 60 - time.monotonic()
 
     def _log(self, what: str) -> None:
-        print(f"{dt.datetime.now(dt.UTC):%H:%M:%S}   {what} (load {machine.load()})", flush=True)
+        self.loads.append(machine.load())
+        print(f"{dt.datetime.now(dt.UTC):%H:%M:%S}   {what} (load {self.loads[-1]})", flush=True)
 
     # One call after the other.
 
@@ -442,7 +444,7 @@ def main(arguments: list[str] | None = None) -> None:
     figures = {
         "date": began.strftime("%Y-%m-%d %H:%M UTC"),
         "minutes": round((dt.datetime.now(dt.UTC) - began).total_seconds() / 60, 1),
-        "machine": {**about, "load_before": load, "load_after": machine.load()},
+        "machine": {**about, "load_before": load, "load_during": bench.loads, "load_after": machine.load()},
         "versions": PINS,
         "sizes": bench.sizes._asdict(),
         "left_out": bench.left_out,

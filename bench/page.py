@@ -124,7 +124,8 @@ def _about(shown: Figures) -> str:
         f"- {machine['cores']} cores ({machine['processor']}), {machine['memory_gib']} GiB, {machine['system']}, "
         f"{machine['file_system']}; a sync of 4 KiB takes {machine['fsync_ms']} ms before the run and "
         f"{machine['fsync_ms_after']} ms after it.\n"
-        f"- Load (processes that run or wait) before: {machine['load_before']}, after: {machine['load_after']}.\n"
+        f"- Load (processes that run or wait, our own among them) before: {machine['load_before']}, while measuring: "
+        f"{min(machine['load_during'])} to {max(machine['load_during'])}, after: {machine['load_after']}.\n"
         f"- Python {machine['python']}, SQLite {machine['sqlite3']} in Python, apsw {machine['apsw']}, {programs}."
         f"{left_out}"
     )

@@ -68,11 +68,11 @@ def _panels(shown: Figures) -> tuple[list[str], int]:
     parts = [_text(16, 24, "Append a turn of four messages: ms by messages already in the session", bold=True)]
     engines = [engine for engine in TITLES if any(points[n] for n in shown.names if SYSTEMS[n].engine == engine)]
     for place, engine in enumerate(engines):
-        x, y = LEFT + place % 3 * PANEL, 48 + place // 3 * (PLOT_HEIGHT + 90)
+        x, y = LEFT + place % 3 * PANEL, 48 + place // 3 * (PLOT_HEIGHT + 104)
         mine = {name: found for name, found in points.items() if SYSTEMS[name].engine == engine and found}
         parts += _panel(TITLES[engine], mine, shown.heads, (low, max(high, low + 1)), (x, y))
     rows = -(-len(engines) // 3)
-    return parts, 48 + rows * (PLOT_HEIGHT + 90)
+    return parts, 48 + rows * (PLOT_HEIGHT + 104)
 
 
 def _panel(
