@@ -156,6 +156,16 @@ def test_a_wrong_type_is_told_by_the_name_of_the_argument(db, what, where):
     assert session.refresh().head == head and session.info.lease is None
 
 
+@pytest.mark.parametrize("format", ["anthropic", "openai.chat", "openai.responses"])
+def test_content_of_which_nothing_says_whose_it_is_is_refused(db, format):
+    session = db.scope("t", "u").create(format=format)
+    with pytest.raises(Invalid, match="says in 'role' whose it is") as refused:
+        session.append({"content": "no role"})
+    assert refused.value.where == "role"
+    session.append({"payload": "what an SDK wraps"})  # kept, and said not to be a message
+    assert [omission.reason for omission in session.view().omitted] == ["not-a-message"]
+
+
 def test_what_is_refused_says_what_to_use_instead(db):
     me = db.scope("t", "u")
     with pytest.raises(Invalid, match=r"must be a Parent, not Session; session.child\(name\) makes"):

@@ -119,12 +119,12 @@ def _origin(shape: formats.Shape | None, message: dict[str, Any]) -> str:
 
 
 def _check_role(message: dict[str, Any], format: str) -> None:
-    """Refuse what no view could ever show, as nothing says whose words it is; new roles and types are kept."""
-    if "role" in message or (format == "openai.responses" and "type" in message):
+    """Refuse content of which nothing says whose it is. What is of another shape is kept, and no view shows it."""
+    if "content" not in message or "role" in message or (format == "openai.responses" and "type" in message):
         return
     raise Invalid(
         f"a message of format {format!r} says in 'role' whose it is, such as 'user'; this one has "
-        f"{', '.join(map(repr, list(message)[:5])) or 'no fields'}. What is no message is appended with kind=…",
+        f"{', '.join(map(repr, list(message)[:5]))}. What is no message is appended with kind=…",
         where="role",
     )
 
