@@ -264,15 +264,15 @@ class Bench:
     def _sandwich(self, what: str, command: dict[str, Any], floor: Seat | None, rest: list[Seat]) -> None:
         """A sample of each, between samples of the floor: its seconds, and its ratio to the floors around it."""
         base = {**command, "do": "append"} if command["do"] == "append_async" else command
-        before = _median(floor, base)
+        before = _medians(floor, base)
         for seat in rest:
-            mine, after = _median(seat, command), _median(floor, base)
-            if mine is not None:
-                around = [each for each in (before, after) if each]
-                ratio = {"ratio": mine / statistics.mean(around)} if around else {}
-                self.samples[seat.name][what].append({"seconds": mine, **ratio})
-            if floor is not None and after is not None:
-                self.samples[floor.name][what].append({"seconds": after, "ratio": 1.0})
+            mine, after = _medians(seat, command), _medians(floor, base)
+            if mine:
+                around = [each["seconds"] for each in (before, after) if each]
+                ratio = {"ratio": mine["seconds"] / statistics.mean(around)} if around else {}
+                self.samples[seat.name][what].append({**mine, **ratio})
+            if floor is not None and after:
+                self.samples[floor.name][what].append({**after, "ratio": 1.0})
             before = after
 
     # Many at once.
@@ -357,11 +357,12 @@ def _offers(seat: Seat, do: str) -> bool:
     return bool(seat.system.tasks if do == "append_async" else seat.can.get(do, True))
 
 
-def _median(seat: Seat | None, command: dict[str, Any]) -> float | None:
+def _medians(seat: Seat | None, command: dict[str, Any]) -> dict[str, float]:
+    """Seconds and processor time of one sample; empty when there is none."""
     if seat is None or not _offers(seat, command["do"]):
-        return None
-    seconds = seat.ask(**command).get("seconds")
-    return statistics.median(seconds) if seconds else None
+        return {}
+    answer = seat.ask(**command)
+    return {what: statistics.median(answer[what]) for what in ("seconds", "cpu") if answer.get(what)}
 
 
 def _bytes_at(system: System, folder: Path, place: str) -> int:

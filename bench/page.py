@@ -62,9 +62,9 @@ class Figures:
         self.names = [name for name in SYSTEMS if name in figures["calls"] or name in figures["crowds"]]
         self.heads: list[int] = list(figures["sizes"]["heads"])
 
-    def seconds(self, name: str, what: str) -> float | None:
-        """Median over the rounds."""
-        return _median([each["seconds"] for each in self.raw["calls"].get(name, {}).get(what, [])])
+    def seconds(self, name: str, what: str, kind: str = "seconds") -> float | None:
+        """Median over the rounds; ``cpu`` is the caller's processor time."""
+        return _median([each[kind] for each in self.raw["calls"].get(name, {}).get(what, [])])
 
     def ratio(self, name: str, what: str) -> float | None:
         """Median of the ratios to the floor, each from the floors right before and after."""
@@ -175,12 +175,15 @@ def _appends(shown: Figures) -> str:
 
     def cells(name: str) -> list[str]:
         asked = [_cell(shown, name, what) for what in (*heads, other, steps)]
-        return [*asked[:-2], times(shown.growth(name)), *asked[-2:]]
+        return [*asked[:-2], times(shown.growth(name)), *asked[-2:], ms(shown.seconds(name, heads[-2], "cpu"))]
 
     titles = [f"{head:,}" for head in shown.heads]
     middle = f"{shown.heads[-2]:,}"
     return _table(
-        ["ms (× by hand) at a history of", *titles, "growth", f"async, at {middle}", f"in steps, at {middle}"],
+        [
+            *("ms (× by hand) at a history of", *titles, "growth"),
+            *(f"async, at {middle}", f"in steps, at {middle}", f"CPU of the caller, at {middle}"),
+        ],
         _rows(shown, cells),
     )
 

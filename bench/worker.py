@@ -71,28 +71,27 @@ class Worker:
 
     async def append(self, head: int, count: int, *, how: str = "add") -> dict[str, Any]:
         """Turns, each timed: in one call, or (``turn``) as the layer's runner stores them."""
-        seconds: list[float] = []
-        store = getattr(self._layer, how)
-        for _ in self._enough(count, seconds):
+        spent, store = Spent(), getattr(self._layer, how)
+        for _ in spent.enough(count):
             session, items = self._session(head), self._layer.made(text.turn(next(self._numbers)))
             if id(session) not in self._warm:
                 await self._layer.last(session, 1)
                 self._warm.add(id(session))
-            seconds.append(await _timed(lambda session=session, items=items: store(session, items)))
-        return {"seconds": seconds}
+            await spent.on(lambda session=session, items=items: store(session, items))
+        return spent.told
 
     async def append_async(self, head: int, count: int) -> dict[str, Any]:
         """The same with the layer's other face."""
         layer = layer_of(self._names[1])(self._place)
         await layer.open()
-        session, seconds = await layer.begin(f"async{head}"), []
+        session, spent = await layer.begin(f"async{head}"), Spent()
         if not await layer.load(session):
             await layer.seed(session, [text.turn(next(self._numbers)) for _ in range(-(-head // 4))])
-        for _ in self._enough(count, seconds):
+        for _ in spent.enough(count):
             items = layer.made(text.turn(next(self._numbers)))
-            seconds.append(await _timed(lambda items=items: layer.add(session, items)))
+            await spent.on(lambda items=items: layer.add(session, items))
         await layer.close()
-        return {"seconds": seconds}
+        return spent.told
 
     async def load(self, head: int, count: int) -> dict[str, Any]:
         return await self._repeat(count, lambda: self._layer.load(self._sessions[head][0]))
@@ -108,16 +107,10 @@ class Worker:
         return await self._repeat(count, lambda: self._layer.fork(session, f"fork{next(self._numbers)}"))
 
     async def _repeat(self, count: int, call: Callable[[], Awaitable[Any]]) -> dict[str, Any]:
-        seconds: list[float] = []
-        for _ in self._enough(count, seconds):
-            seconds.append(await _timed(call))
-        return {"seconds": seconds}
-
-    def _enough(self, count: int, seconds: list[float]) -> Iterator[None]:
-        for _ in range(count):
-            if sum(seconds) > ENOUGH_SECONDS:
-                return
-            yield
+        spent = Spent()
+        for _ in spent.enough(count):
+            await spent.on(call)
+        return spent.told
 
     async def fill(self, sessions: int) -> dict[str, Any]:
         """So many empty sessions."""
@@ -161,11 +154,30 @@ class Worker:
         return figures
 
 
-async def _timed(call: Callable[[], Awaitable[Any]]) -> float:
-    gc.collect(0)
-    began = time.perf_counter()
-    await call()
-    return time.perf_counter() - began
+class Spent:
+    """What calls took, one after the other: seconds, and seconds of this process's processor time."""
+
+    def __init__(self) -> None:
+        self.seconds: list[float] = []
+        self.cpu: list[float] = []
+
+    async def on(self, call: Callable[[], Awaitable[Any]]) -> None:
+        gc.collect(0)
+        cpu, began = time.process_time(), time.perf_counter()
+        await call()
+        self.seconds.append(time.perf_counter() - began)
+        self.cpu.append(time.process_time() - cpu)
+
+    def enough(self, count: int) -> Iterator[None]:
+        """So often, or until it took long enough."""
+        for _ in range(count):
+            if sum(self.seconds) > ENOUGH_SECONDS:
+                return
+            yield
+
+    @property
+    def told(self) -> dict[str, Any]:
+        return {"seconds": self.seconds, "cpu": self.cpu}
 
 
 async def _tasks(layer: Layer, names: list[str], how: str, seconds: float) -> list[dict[str, Any]]:
