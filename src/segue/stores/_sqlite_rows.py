@@ -127,9 +127,12 @@ def usage_of(text: str) -> Usage:
 
 
 def due_us(row: Row) -> int | None:
-    """When the session's lifetime ends; None: endless, pinned, archived."""
-    if row.is_pinned or row.state >= ARCHIVED:
-        return None
+    """When a sweep is due; None: endless, pinned, archived."""
+    return None if row.is_pinned or row.state >= ARCHIVED else ends_us(row)
+
+
+def ends_us(row: Row) -> int | None:
+    """When the session's lifetime ends; None: never."""
     if row.idle_us is None:
         return row.expires_us
     ends = row.active_us + row.idle_us

@@ -18,6 +18,7 @@ from ._sqlite_rows import (
     Row,
     damaged_row,
     due_us,
+    ends_us,
     metadata_text,
     profile_seal,
     shelf_of,
@@ -121,7 +122,7 @@ def update(work: Work, op: Update) -> SessionInfo:
     row = work.row(op.scope, op.session)
     if op.expect is not None and op.expect != row.version:
         raise VersionMoved(op.expect, row.version)
-    ends = due_us(row)
+    ends = None if row.is_pinned else ends_us(row)
     if op.if_due_us is not None and (ends is None or ends > op.if_due_us):
         raise VersionMoved(op.expect or row.version, row.version)
     state = STATES.index(op.changes["state"]) if "state" in op.changes else row.state

@@ -219,6 +219,14 @@ class UpdateTests(StoreCase):
         assert isinstance(info, SessionInfo)
         assert info.state == "archived"
 
+    def test_an_update_of_a_sweep_is_done_though_somebody_has_archived_the_session(self) -> None:
+        session = self.create(idle_us=HOUR)
+        self.update(session, state="archived")
+        self.shift(2 * HOUR)
+        info = self.do(Update(self.me, session, {"title": "swept"}, if_due_us=self.a.now_us()))
+        assert isinstance(info, SessionInfo)
+        assert (info.state, info.title) == ("archived", "swept")
+
     def test_an_update_of_a_sweep_is_refused_when_the_session_was_used_meanwhile(self) -> None:
         session = self.create(idle_us=HOUR)
         self.shift(2 * HOUR)
