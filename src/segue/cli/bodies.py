@@ -159,8 +159,9 @@ def _call(block: dict[str, Any], kind: str) -> Iterator[Part]:
     keys = ("input", "arguments", "action", "queries", "code", "operation")
     name = _word(inside.get("name")) or kind
     yield Call(name, next((inside[key] for key in keys if key in inside), None), _id(block))
-    if block.get("output") is not None or block.get("error") is not None:  # a call that holds its own result
-        yield Result(_id(block), _flat(block.get("output") or block.get("error")), is_error=block.get("error") is not None)
+    output, error = block.get("output"), block.get("error")
+    if output is not None or error is not None:  # a call that holds its own result
+        yield Result(_id(block), _flat(output or error), is_error=error is not None)
 
 
 def _result(block: dict[str, Any]) -> Result:
