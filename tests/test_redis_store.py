@@ -28,7 +28,7 @@ from segue.testing.queue import QueueTests
 from segue.testing.reading import DamageTests, ReadTests, RefTests
 from stores import FULL
 
-pytestmark = pytest.mark.server
+pytestmark = [pytest.mark.server, pytest.mark.timeout(3_000 if FULL else 300)]
 
 # In the environment, since the suite's child processes make stores too.
 SERVER, CLUSTER = "SEGUE_TEST_REDIS_SERVER", "SEGUE_TEST_REDIS_CLUSTER"
