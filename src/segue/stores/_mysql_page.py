@@ -19,7 +19,7 @@ _STATUS = f"""
          WHEN s.lease_run IS NULL OR s.lease_until_us <= {NOW_US} + %s THEN 'idle'
          WHEN s.lease_paused THEN 'paused' ELSE 'running' END
 """
-_RUNNING = f"(s.state = 0 AND s.lease_run IS NOT NULL AND NOT s.lease_paused AND s.lease_until_us > {NOW_US} + %s)"
+_RUNNING = f"(s.lease_run IS NOT NULL AND NOT s.lease_paused AND s.lease_until_us > {NOW_US} + %s)"
 
 
 class Order(NamedTuple):

@@ -20,6 +20,7 @@ _STATUS = """
          WHEN s.lease_run IS NULL OR s.lease_until_us <= n.now_us THEN 'idle'
          WHEN s.lease_paused THEN 'paused' ELSE 'running' END
 """
+_RUNNING = "(s.lease_run IS NOT NULL AND NOT s.lease_paused AND s.lease_until_us > n.now_us)"
 _CONDITIONS = {
     "status": f"({_STATUS}) = ANY (%s)",
     "tag": "%s = ANY (s.tags)",
@@ -28,7 +29,7 @@ _CONDITIONS = {
     "since_us": "s.active_us >= %s",
     "until_us": "s.active_us <= %s",
     "pinned": "s.is_pinned = %s",
-    "due_us": f"s.due_us <= %s AND NOT s.is_pinned AND s.state <> 2 AND ({_STATUS}) <> 'running'",
+    "due_us": f"s.due_us <= %s AND NOT s.is_pinned AND s.state <> 2 AND NOT {_RUNNING}",
     "archived_us": "s.archived_us <= %s AND NOT s.is_pinned",
 }
 

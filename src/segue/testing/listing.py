@@ -264,6 +264,15 @@ class LifetimeTests(PageCase):
         self.shift(3 * HOUR)
         assert self.due(self.a.now_us()) == [paused, completed]
 
+    def test_a_completed_session_whose_run_goes_on_is_not_due(self) -> None:
+        session = self.create(idle_us=HOUR)
+        self.take(session, "run-1", ttl_us=DAY)
+        self.update(session, state="completed")
+        self.shift(2 * HOUR)
+        assert self.due(self.a.now_us()) == []
+        self.shift(DAY)
+        assert self.due(self.a.now_us()) == [session]
+
     def test_due_sessions_come_in_pages(self) -> None:
         made = [self.create(idle_us=hours * HOUR) for hours in (3, 1, 2, 5, 4)]
         order = [made[n] for n in (1, 2, 0, 4, 3)]
