@@ -675,3 +675,10 @@ def test_large_entries_are_read_in_pieces_by_kind_and_by_ref(store):
     assert [hit.entry.seq for hit in store.by_ref(ME, "x", session="s", reverse=True, limit=7)] == list(
         range(40, 33, -1)
     )
+
+
+def test_a_commit_is_of_one_moment_also_where_a_fork_has_to_be_asked_about(store, other):
+    store.commit([Append(ME, "s", (draft("a"),)), Fork(Create(ME, "f"), "s", 1), Create(ME, "z")])
+    other.commit([Append(ME, name, (draft("b"),)) for name in ("z", "f", "s")])  # it does not know yet what f shares
+    assert len({store.read(ME, name, after=0)[-1].created_us for name in ("z", "f", "s")}) == 1
+    assert [info.id for info in store.page(ME, Filter(), None, 10).sessions] == ["z", "s", "f"]

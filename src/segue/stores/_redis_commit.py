@@ -72,6 +72,7 @@ class _Work:
     """What is still to be done in one scope."""
 
     todo: deque[_Item]
+    moment: str | None = None
     is_new: bool = False
     is_unknown: bool = False
     turns: int = 0
@@ -193,17 +194,24 @@ class Committer:
                 items.append((place, op))
         if not items:
             return None
-        args: list[Any] = [commit.shift_us, self._channel, self.sender, *(arg for call in calls for arg in call.args)]
+        args: list[Any] = [
+            work.moment or commit.shift_us,
+            self._channel,
+            self.sender,
+            *(arg for call in calls for arg in call.args),
+        ]
         parts = _APPEND if all(isinstance(op, Append) for _, op in items) else _PARTS
         return _Sent(items, calls, script(*parts).command(table.all, args, is_new=work.is_new))
 
     def _answered(self, commit: _Commit, work: _Work, sent: _Sent, reply: Reply) -> None:
         now_us, *answers = reply
         work.is_new = work.is_unknown = False
+        work.moment = None
         for n, answer in enumerate(answers):
             place, op = sent.items[n]
             if answer[0] == b"need":
                 sent.calls[n].learn(answer[1], op)
+                work.moment = f"={int(now_us)}"  # one commit, one moment
                 work.todo.extendleft(reversed(sent.items[n:]))
             elif answer[0] == b"broken":
                 commit.answers[place] = self._broken(commit, sent.calls[n], answer)

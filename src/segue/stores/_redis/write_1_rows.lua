@@ -13,8 +13,9 @@ local DIGEST = 32 -- bytes, before the rest of a record
 local unpack_limit = cmsgpack.unpack_limit
 local ops, changed = {}, {}
 
+-- A call that goes on where another stopped is of the same moment: ARGV[1] is then '=' and that time.
 local time = redis.call('TIME')
-local now = time[1] * 1e6 + time[2] + ARGV[1]
+local now = tonumber(string.match(ARGV[1], '^=(%d+)')) or time[1] * 1e6 + time[2] + ARGV[1]
 
 -- As text, numbers would lose their last digits.
 local function text(number) return string.format('%.0f', number) end
