@@ -183,8 +183,7 @@ MAP = (
         "one model for all stores",
         (
             "test_torture_model::test_random_histories_say_and_show_what_the_model_does",
-            "test_torture_model::test_random_histories_say_and_show_what_the_model_does_on_postgres",
-            "test_torture_model::test_random_histories_say_and_show_what_the_model_does_on_mysql",
+            "test_torture_model::test_random_histories_say_and_show_what_the_model_does_on_a_server",
         ),
         (
             "test_planted_bugs::test_a_bug_planted_in_the_memory_store_is_noticed",

@@ -15,6 +15,7 @@ from segue import engine
 from segue.stores.jsonl import JsonlStore
 from segue.stores.mysql import MySQLStore
 from segue.stores.postgres import PostgresStore
+from segue.stores.redis import RedisStore
 from segue.stores.sqlite import SQLiteStore
 from segue.testing import StoreCase
 from segue.testing.model import histories
@@ -47,6 +48,11 @@ class MySQLCase(StoreCase):
         return MySQLStore(os.environ["SEGUE_TEST_MODEL_URL"], pool_size=2)
 
 
+class RedisCase(StoreCase):
+    def make_store(self, directory):
+        return RedisStore(os.environ["SEGUE_TEST_MODEL_URL"], prefix=f"m{hash(str(directory)) % 10**15}", pool_size=2)
+
+
 def play(case, tmp_path, record_property):
     run(case, lambda case: histories(case, examples=HISTORIES, steps=STEPS), tmp_path)
     for name, value in {"cases": HISTORIES, "steps": STEPS, "divergences": 0}.items():
@@ -59,17 +65,12 @@ def test_random_histories_say_and_show_what_the_model_does(case, tmp_path, recor
 
 
 @pytest.mark.server
-def test_random_histories_say_and_show_what_the_model_does_on_postgres(tmp_path, record_property, monkeypatch):
-    with servers.database() as url:
+@pytest.mark.parametrize("store", ["postgres", "mysql", "redis"])
+def test_random_histories_say_and_show_what_the_model_does_on_a_server(store, tmp_path, record_property, monkeypatch):
+    case = {"postgres": PostgresCase, "mysql": MySQLCase, "redis": RedisCase}[store]
+    with servers.database(store) as url:
         monkeypatch.setenv("SEGUE_TEST_MODEL_URL", url)
-        play(PostgresCase(), tmp_path, record_property)
-
-
-@pytest.mark.server
-def test_random_histories_say_and_show_what_the_model_does_on_mysql(tmp_path, record_property, monkeypatch):
-    with servers.database("mysql") as url:
-        monkeypatch.setenv("SEGUE_TEST_MODEL_URL", url)
-        play(MySQLCase(), tmp_path, record_property)
+        play(case(), tmp_path, record_property)
 
 
 # Cancellation
