@@ -20,7 +20,9 @@ def scope(tmp_path):
 def conversation(count):
     kinds = ("user", "assistant")
     return [
-        line(claude_record(kinds[n % 2], f"u{n}", f"u{n - 1}" if n else None, f"text {n}", cwd="/home/lin/.local/share"))
+        line(
+            claude_record(kinds[n % 2], f"u{n}", f"u{n - 1}" if n else None, f"text {n}", cwd="/home/lin/.local/share")
+        )
         for n in range(count)
     ]
 
