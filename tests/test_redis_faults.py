@@ -317,6 +317,31 @@ def test_what_is_no_url_is_refused_without_repeating_it(bad):
     assert "secret" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    "added",
+    ["/agents", "/1x", "/-1", "/0/1", "/1?db=2", "/?db=x", "/?db=", "/0?foo=1", "/0?protocol=3", "/0?foo=", "/0#x"],
+)
+def test_a_database_that_is_no_number_and_options_that_nobody_knows_are_refused(url, raw, added):
+    for server in (url, url.replace("redis:", "redis+cluster:")):
+        with pytest.raises(Invalid, match="the database a number, and after \\? only db"):
+            RedisStore(server.removesuffix(urlsplit(url).path) + added)
+    assert raw.dbsize() == 0
+
+
+def test_a_database_and_options_that_are_known_are_taken(url, store):
+    place = url.removesuffix(urlsplit(url).path)
+    number = urlsplit(url).path.strip("/")
+    for same in (f"{place}/{number}/", f"{place}/?db={number}&socket_timeout=20"):
+        other = RedisStore(same)
+        assert other.get(ME, "s").id == "s"
+        other.close()
+
+
+def test_a_cluster_has_one_database(url):
+    with pytest.raises(Invalid, match="database 0 alone"):
+        RedisStore(url.replace("redis:", "redis+cluster:").removesuffix(urlsplit(url).path) + "/3")
+
+
 def test_a_newer_format_is_refused_and_not_touched(url, store, raw):
     raw.set("segue:format", 2)
     before = raw.dbsize()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
 
@@ -541,10 +542,40 @@ def test_a_closed_database_says_so(db, me):
     db.close()
 
 
-@pytest.mark.parametrize("url", ["", "nonsense", "sqlite://x", "sqlite:///", "ftp://x", "jsonl:"])
-def test_a_url_that_names_no_store_is_refused(url):
+@pytest.mark.parametrize(
+    "url",
+    [
+        *("", "nonsense", "sqlite://x", "sqlite:///", "ftp://x", "jsonl:"),
+        *("sqlite:///a.db?timeout=5", "sqlite:///a.db#x", "jsonl:folder?read_only=1", "jsonl:folder#x", "memory:x?a=1"),
+        *(
+            "sqlite:///a.db ",
+            "sqlite:///a.db\n",
+            "sqlite:/// a.db",
+            "sqlite:///a.db/",
+            "sqlite:////",
+            "sqlite:///a\0.db",
+        ),
+    ],
+)
+def test_a_url_that_names_no_store_is_refused_and_makes_nothing(url, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     with pytest.raises(segue.Invalid):
         segue.open(url)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("url", [None, Path("a.db"), b"sqlite:///a.db", 5])
+def test_what_is_no_text_is_refused_and_told_what_a_url_is(url, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(segue.Invalid, match=r"'sqlite:///(a|segue)\.db', not") as refused:
+        segue.open(url)
+    assert ("a.db" in str(refused.value)) == isinstance(url, Path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_options_in_a_url_of_a_file_are_told_to_be_keyword_arguments():
+    with pytest.raises(segue.Invalid, match="options are keyword arguments"):
+        segue.open("sqlite:///a.db?timeout=5")
 
 
 def test_a_call_that_the_new_run_will_answer_itself_is_not_settled(session):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta
 from types import ModuleType, TracebackType
@@ -43,28 +44,33 @@ def open(url: str | Store = "sqlite:///segue.db", **options: Any) -> Database:
     Args:
         url: ``sqlite:///relative.db``, ``sqlite:////absolute.db``, ``memory:``, ``jsonl:folder``,
             ``postgresql://user@host/db``, ``mysql://user@host/db``, ``redis://host/0``,
-            ``mongodb://host/db?replicaSet=rs``; or a store object.
+            ``mongodb://host/db?replicaSet=rs``; or a store object. The URL of a file, a folder or a memory
+            holds no ``?`` and no ``#``.
         options: What the store takes besides; see docs/stores.md.
 
     Returns:
         A handle for any number of threads; close it, or use it as a context manager.
 
     Raises:
-        Invalid: The URL names no store.
+        Invalid: The URL names no store, or holds what belongs into ``options``.
         MissingExtra: The store's driver is not installed; the message says how to.
         Unavailable: The store cannot be opened; the message says why.
         TooNew: A newer version of Segue wrote it.
     """
-    return Database(Engine(_store(url, options) if isinstance(url, str) else url))
+    is_store = callable(getattr(url, "commit", None))
+    return Database(Engine(url if is_store and not isinstance(url, str) else _store(url, options)))
 
 
-def _store(url: str, options: dict[str, Any]) -> Store:
+def _store(url: Any, options: dict[str, Any]) -> Store:
     module, made, place = find_store(url)
     return getattr(module, made)(place, **options)  # type: ignore[no-any-return]
 
 
-def find_store(url: str) -> tuple[ModuleType, str, str | None]:
+def find_store(url: Any) -> tuple[ModuleType, str, str | None]:
     """(inner) The module of the URL's store, the name of its class, and the place that it is given."""
+    if not isinstance(url, str):
+        this = f"sqlite:///{os.fspath(url)}" if isinstance(url, os.PathLike) else "sqlite:///segue.db"
+        raise Invalid(f"a store's URL is a text such as {this!r}, not {type(url).__name__}", where="url")
     scheme, colon, rest = url.partition(":")
     scheme = _ALIASES.get(scheme, scheme)
     if not colon or scheme not in _STORES:
@@ -85,18 +91,26 @@ def find_store(url: str) -> tuple[ModuleType, str, str | None]:
 
 def _place(scheme: str, url: str, rest: str) -> str | None:
     """What a store is given: a path for files, a name for memory, the whole URL for servers."""
+    if scheme not in ("sqlite", "jsonl", "memory"):
+        return url
+    if "?" in rest or "#" in rest:
+        raise Invalid(
+            f"a {scheme}: URL holds no ? and no #: options are keyword arguments, such as "
+            "segue.open(url, busy_timeout=…); a path that really holds one goes to the store's class itself",
+            where="url",
+        )
     if scheme == "sqlite":
         if not rest.startswith("///") or len(rest) == 3:
             raise Invalid("an SQLite URL is sqlite:///relative.db or sqlite:////absolute.db", where="url")
+        if rest.endswith("/") or rest[3:] != rest[3:].strip():
+            raise Invalid(f"{rest[3:]!r} begins or ends with a space, or ends with a slash; name a file", where="url")
         return rest[3:]
     if scheme == "jsonl":
         folder = rest.removeprefix("//")
         if not folder:
             raise Invalid("a JSON-lines URL is jsonl:folder", where="url")
         return folder
-    if scheme == "memory":
-        return rest.removeprefix("//") or None
-    return url
+    return rest.removeprefix("//") or None
 
 
 class SweepReport(NamedTuple):

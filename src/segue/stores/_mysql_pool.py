@@ -227,7 +227,8 @@ def _parse(url: str) -> tuple[dict[str, Any], dict[str, str]]:
 def _parameters(url: str) -> tuple[dict[str, Any], dict[str, str]]:
     parts = urlsplit(url)
     database = unquote(parts.path.removeprefix("/"))
-    if parts.scheme not in _SCHEMES or not database or "/" in database or parts.netloc.count("@") > 1:
+    is_url = parts.scheme in _SCHEMES and url.partition(":")[2].startswith("//") and not parts.fragment
+    if not is_url or not database or "/" in database or parts.netloc.count("@") > 1:
         raise ValueError(url)
     given = dict(parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query)))
     if not given.keys() <= _TLS | _OTHERS:

@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
-from urllib.parse import urlsplit
+from urllib.parse import parse_qsl, urlsplit
 
 import redis
 from redis.backoff import NoBackoff
@@ -32,6 +32,16 @@ TRY_AGAIN_SECONDS = 0.02
 
 PIPELINE_MAX = 100
 """Most commands that are under way on one connection at a time."""
+
+
+_OPTIONS = frozenset({
+    "db", "decode_responses", "health_check_interval", "password", "socket_connect_timeout", "socket_keepalive",
+    "socket_timeout", "username",
+})  # fmt: skip
+_TLS = frozenset({
+    "ssl_ca_certs", "ssl_ca_data", "ssl_ca_path", "ssl_cert_reqs", "ssl_certfile", "ssl_check_hostname", "ssl_ciphers",
+    "ssl_keyfile", "ssl_min_version", "ssl_password",
+})  # fmt: skip
 
 
 class Link(Protocol):
@@ -134,17 +144,33 @@ class Target:
     def read(self, url: str) -> dict[str, Any]:
         """The parts of a URL. ``Invalid`` tells nothing of it: a password may be in any part."""
         try:
+            _check_url(url)
             found: dict[str, Any] = driver.connection.parse_url(url)
-            found.get("port")
         except ValueError:
             found = {}
         if not found.keys() & {"host", "path", "db", "port"} or "@" in str(found.get("host", "")):
             raise Invalid(
                 "this is no URL of a Redis server; it should be redis://user:password@host:6379/0 "
-                "or redis+cluster://host, with special characters in the password percent-encoded (@ is %40)",
+                "or redis+cluster://host, with special characters in the password percent-encoded (@ is %40), the "
+                f"database a number, and after ? only {', '.join(sorted(_OPTIONS))}, and for rediss: "
+                f"{', '.join(sorted(_TLS))}; what the store takes besides are keyword arguments",
                 where="url",
             )
         return found
+
+
+def _check_url(url: str) -> None:
+    """ValueError for what the driver passes over in silence: a database that is no number, options it does not know."""
+    parts = urlsplit(url)
+    known = _OPTIONS | _TLS if parts.scheme == "rediss" else _OPTIONS
+    given = parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query))
+    if parts.fragment or not all(name in known and value for name, value in given):
+        raise ValueError(url)
+    numbers = [value for name, value in given if name == "db"]
+    if parts.scheme != "unix" and parts.path.strip("/"):
+        numbers.append(parts.path.removeprefix("/").removesuffix("/"))
+    if not all(number.isascii() and number.isdigit() for number in numbers) or len(set(numbers)) > 1:
+        raise ValueError(url)
 
 
 _ERRORS = (redis.RedisError, redis.exceptions.RedisClusterException, OSError)
@@ -208,8 +234,9 @@ class _Cluster:
         user, at, hosts = parts.netloc.rpartition("@")
         first, *others = hosts.split(",")
         self._options = target.options() | target.read(parts._replace(netloc=f"{user}{at}{first}").geturl())
-        for name in ("decode_responses", "db"):
-            self._options.pop(name, None)
+        self._options.pop("decode_responses", None)
+        if self._options.pop("db", 0):
+            raise Invalid(f"Redis at {target.where}: a cluster has database 0 alone; leave the number out", where="url")
         self._places = [(str(self._options.pop("host", "localhost")), int(self._options.pop("port", 6379)))]
         self._places += [(host, int(port or 6379)) for host, _, port in (other.partition(":") for other in others)]
         self.where = target.where

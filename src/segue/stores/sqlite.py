@@ -109,7 +109,7 @@ class SQLiteStore:
         read_only: bool = False,
     ) -> None:
         name = os.fspath(path)
-        if name in ("", ":memory:"):
+        if name in ("", ":memory:") or "\0" in name:
             raise Invalid("an SQLite store needs a file; for one in memory use memory:", where="path")
         self.on_change: Callable[[str | None], None] | None = None
         self._clock = Clock()
