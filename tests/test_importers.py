@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import random
+import sqlite3
 from contextlib import closing
 
 import pytest
@@ -460,6 +461,61 @@ def test_what_is_no_conversation_is_named_with_the_reason(bring, body, reason):
     report = bring(body, "claude.jsonl")
     assert report.outcome == "skipped"
     assert reason in report.reason
+
+
+TALK = b'{"role":"user","content":"hi"}\n{"role":"assistant","content":"yes"}\n'
+
+
+@pytest.mark.parametrize("mode", ["wal", "delete", "persist"])
+def test_files_that_sqlite_keeps_beside_a_database_are_no_conversations(scope, tmp_path, mode):
+    folder = tmp_path / "app"
+    folder.mkdir()
+    with closing(sqlite3.connect(folder / "a.db", isolation_level=None)) as con:
+        con.execute(f"PRAGMA journal_mode = {mode}")
+        con.execute("PRAGMA cache_size = 1")
+        con.execute("CREATE TABLE t (x)")
+        con.executemany("INSERT INTO t VALUES (?)", [(TALK * 20,)] * 40)
+        con.execute("BEGIN")
+        con.execute("UPDATE t SET x = x || 'y'")
+        if mode == "persist":
+            con.execute("COMMIT")  # its journal stays, with NULs over the beginning
+        reports = {path.path.rpartition("/")[2]: path for path in import_paths(scope, [folder])}
+    assert {report.outcome for report in reports.values()} == {"skipped"}
+    assert reports.keys() == ({"a.db", "a.db-wal", "a.db-shm"} if mode == "wal" else {"a.db", "a.db-journal"})
+    if mode != "persist":
+        assert all("beside a database" in reports[name].reason for name in reports.keys() - {"a.db"})
+    assert list(scope.iterate(unlisted=True)) == []
+
+
+@pytest.mark.parametrize("start", [bytes(range(256)) * 4, b"\x00\x01\x00\x02\n\x03\x04\x05\n\x06\n\x07\n\x0e\n"])
+def test_bytes_that_are_no_text_are_no_file_of_lines_although_some_lines_parse(bring, start):
+    report = bring(start + b"\n" + TALK + start + b"\n" + TALK + start)
+    assert (report.outcome, report.reason) == ("skipped", "bytes of an unknown kind")
+
+
+def test_what_a_crash_leaves_in_a_file_of_lines_does_not_make_it_bytes(bring, scope):
+    junk = bytes(range(256)).replace(b"\n", b"") + b"\n"
+    told = TALK.splitlines(keepends=True)
+    colours = b'{"role":"user","content":"\x1b[31m\x01\x02\x03\x04\x05"}\n'
+    bodies = [
+        b"\0" * 5000 + TALK,
+        TALK + b"\0" * 5000,
+        TALK + junk * 9,
+        told[0] + junk + told[1],
+        told[0] + b"\0" * 5000 + told[1],
+    ]
+    for n, body in enumerate([*bodies, colours]):
+        report = bring(body, f"{n}.jsonl")
+        assert report.outcome == "imported"
+        assert report.sessions[0].messages
+        assert original_of(scope, report) == body
+
+
+def test_a_store_of_segue_is_named_with_the_command_that_copies_it(scope, tmp_path):
+    with closing(segue.open(f"sqlite:///{tmp_path}/mine.db")) as db:
+        db.scope().create().append({"role": "user", "content": "hi"})
+    report = import_file(scope, tmp_path / "mine.db")
+    assert (report.outcome, "segue copy" in report.reason) == ("skipped", True)
 
 
 @pytest.mark.parametrize("name", samples.DOCUMENTS)

@@ -23,6 +23,16 @@ DOCUMENT_MAX = 512 * 1024 * 1024
 """Largest file that is read as one JSON document, in bytes."""
 
 SQLITE = b"SQLite format 3\x00"
+SQLITE_SIDE = (
+    b"\x37\x7f\x06\x82", b"\x37\x7f\x06\x83",  # -wal
+    b"\xd9\xd5\x05\xf9\x20\xa1\x63\xd7",  # -journal
+    b"\x18\xe2\x2d\x00", b"\x00\x2d\xe2\x18",  # -shm, in either order of bytes
+)  # fmt: skip
+"""How the files begin that SQLite keeps beside a database: they hold fragments of it."""
+
+_CONTROLS = bytes(n for n in range(1, 32) if n not in b"\b\t\n\v\f\r\x1b")
+_CONTROLS_MAX = 2
+"""Control characters that may stand before the first record by an accident of the disk."""
 
 Progress = Callable[[str, int, int], None]
 """Told from time to time: path, bytes done, bytes in all."""
@@ -57,10 +67,38 @@ class Source:
         """Whether it is an SQLite database."""
         return self.start.startswith(SQLITE)
 
+    @property
+    def is_sqlite_side(self) -> bool:
+        """Whether it is a file that SQLite keeps beside a database."""
+        return self.start.startswith(SQLITE_SIDE)
+
+    @cached_property
+    def is_text(self) -> bool:
+        """
+        Whether it can be a file of lines: not when control characters stand before the first line that is whole JSON.
+
+        NULs do not count, as a crash leaves them between records, nor does what stands behind a whole record.
+        """
+        if self.is_sqlite or self.is_sqlite_side:
+            return False
+        if _controls(self.start) <= _CONTROLS_MAX:
+            return True
+        with self.path.open("rb") as file:
+            start = file.read(SAMPLE_BYTES)
+        found = 0
+        for line in start.split(b"\n")[:SAMPLE_LINES]:
+            parsed = parse(line)
+            if parsed.values and parsed.defect != "broken":
+                return True
+            found += _controls(line)
+            if found > _CONTROLS_MAX:
+                return False
+        return True
+
     @cached_property
     def sample(self) -> list[Any]:
-        """JSON values of its first lines; none when it is a document, a database or no JSON."""
-        if self.is_sqlite or self.document is not None:
+        """JSON values of its first lines; none when it is a document, a database, no text or no JSON."""
+        if not self.is_text or self.document is not None:
             return []
         return self._first_values
 
@@ -134,6 +172,10 @@ class Source:
         """A key for what has no id of its own: made of the file's place."""
         place = hashlib.sha256(os.fsencode(os.path.realpath(self.path))).hexdigest()[:32]
         return f"{tool}:file:{place}{'/' if part else ''}{part}"
+
+
+def _controls(raw: bytes) -> int:
+    return len(raw) - len(raw.translate(None, _CONTROLS))
 
 
 def _strict(raw: bytes) -> list[Any]:

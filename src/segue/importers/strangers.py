@@ -7,6 +7,9 @@ from typing import Any
 from .database import tables
 from .source import Source
 
+_SEGUE = frozenset({"migrations", "scopes", "labels", "sessions", "entries", "refs"})
+"""Tables that every release of Segue has in its SQLite store."""
+
 
 def name_of(source: Source) -> str:
     """Why the file is not imported."""
@@ -16,7 +19,11 @@ def name_of(source: Source) -> str:
         known = tables(source)
         if not known:
             return "an SQLite database that is damaged, locked, or without tables"
+        if known.keys() >= _SEGUE:
+            return "a store of Segue's own; bring its sessions over with `segue copy --from FILE --to STORE`"
         return f"an SQLite database of an unknown kind (tables {', '.join(sorted(known)[:6])})"
+    if source.is_sqlite_side:
+        return "a file that SQLite keeps beside a database; import the database"
     start = source.start
     if start.startswith(b"PK\x03\x04"):
         return "a zip archive; unpack it and import what is in it"
@@ -26,7 +33,7 @@ def name_of(source: Source) -> str:
         return "text in UTF-16; convert it to UTF-8 first"
     value = source.document if source.document is not None else next(iter(source.sample), None)
     if value is None or start.lstrip(b"\xef\xbb\xbf \t\r\n\0")[:1] not in {b"{", b"["}:
-        is_text = b"\0" not in start
+        is_text = b"\0" not in start and source.is_text
         return "text that holds no JSON records (markdown, YAML?)" if is_text else "bytes of an unknown kind"
     return _named(value, source.sample)
 
