@@ -215,6 +215,32 @@ def test_a_network_file_system_is_refused(path, monkeypatch):
     assert not path.exists()
 
 
+@pytest.mark.parametrize("read_only", [False, True])
+def test_a_file_with_two_names_is_refused_by_both(path, store, log, read_only):
+    other = path.with_name("other.db")
+    other.hardlink_to(path)
+    for name in (other, path):
+        with pytest.raises(Unavailable, match=r"2 names \(hard links\).*backup"):
+            SQLiteStore(name, read_only=read_only)
+    do(store, Append(ME, log, (draft("more"),)))  # who has it open is alone with it, and goes on
+    store.close()
+    assert {each.name for each in path.parent.iterdir()} == {"x.db", "other.db"}
+    other.unlink()
+    again = SQLiteStore(path, read_only=read_only)
+    assert again.get(ME, log).head == 6
+    again.close()
+
+
+def test_a_symbolic_link_and_its_target_share_one_log(path, store, log):
+    link = path.with_name("link.db")
+    link.symlink_to(path)
+    other = SQLiteStore(link)
+    do(other, Append(ME, log, (draft("more"),)))
+    assert other._file.log_bytes() == store._file.log_bytes() > 0
+    assert store.get(ME, log).head == 6
+    other.close()
+
+
 OPEN_TWENTY = """
 import sys
 from segue.stores.sqlite import SQLiteStore

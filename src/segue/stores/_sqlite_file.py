@@ -209,6 +209,13 @@ class File:
             raise kind_of(f"{self.path} cannot be made: {error.strerror}; choose another path") from error
         if not self.path.exists():
             raise Unavailable(f"{self.path} does not exist; open it once without read_only to make it")
+        names = self.path.stat().st_nlink
+        if names > 1:
+            raise Unavailable(
+                f"{self.path} has {names} names (hard links), and each gets a log of its own: what is stored through "
+                f"one is lost through the other. Keep the name with a -wal beside it (find / -samefile {self.path} shows "
+                "all), and for a copy use segue.stores.sqlite.SQLiteStore(path).backup(target)"
+            )
 
     def _connect_first(self) -> apsw.Connection:
         try:
@@ -415,8 +422,8 @@ class File:
 
     @property
     def log(self) -> Path:
-        """The write-ahead log beside the database file."""
-        return self.path.with_name(self.path.name + "-wal")
+        """The write-ahead log beside the database file; where that is a symbolic link, beside what it leads to."""
+        return Path(f"{os.path.realpath(self.path)}-wal")
 
     def log_bytes(self) -> int:
         """Size of the log; 0 when there is none."""
