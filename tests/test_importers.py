@@ -15,6 +15,7 @@ import segue
 from import_samples import call, claude_record, line, messages_of, original_of, result, spent
 from segue import Usage, ViewSpec
 from segue.errors import Unavailable
+from segue.exporters import export_bundle
 from segue.importers import import_file, import_paths, import_rows, import_transcript
 
 
@@ -516,6 +517,66 @@ def test_a_store_of_segue_is_named_with_the_command_that_copies_it(scope, tmp_pa
         db.scope().create().append({"role": "user", "content": "hi"})
     report = import_file(scope, tmp_path / "mine.db")
     assert (report.outcome, "segue copy" in report.reason) == ("skipped", True)
+
+
+# Bundles
+
+
+@pytest.fixture
+def packed(tmp_path):
+    """A session of two messages and a fork of it with one more, in a bundle; and what it was made of."""
+    with closing(segue.open("memory:")) as db:
+        main = db.scope().create(title="main")
+        main.append({"role": "user", "content": "one"}, {"role": "assistant", "content": "two"})
+        main.append({"text": "mark"}, kind="note", format="segue")
+        fork = main.fork(2, title="fork")
+        fork.append({"role": "user", "content": "another way"})
+        with (tmp_path / "b.segue").open("wb") as out:
+            export_bundle([main, fork], out)
+        yield tmp_path / "b.segue", main, fork
+
+
+def told(report):
+    return report.outcome, [(one.messages, one.entries) for one in report.sessions]
+
+
+def test_a_bundle_says_what_was_new_and_a_dry_run_says_the_same_before(scope, packed):
+    path, main, _ = packed
+    new = ("imported", [(2, 3), (3, 1)])
+    assert [told(import_file(scope, path, is_dry=True)) for _ in range(2)] == [new, new]
+    assert list(scope.iterate(unlisted=True)) == []
+    assert told(import_file(scope, path)) == new
+    scope.open(main.id).append({"role": "user", "content": "mine"})
+    for is_dry in (False, True, False):
+        report = import_file(scope, path, is_dry=is_dry)
+        assert told(report) == ("unchanged", [(2, 0), (3, 0)])
+        assert report.sessions[0].id == main.id
+    main.append({"role": "user", "content": "later"})
+    with path.open("wb") as out:
+        export_bundle([main], out)
+    for is_dry in (True, False):
+        assert told(import_file(scope, path, is_dry=is_dry)) == ("imported", [(3, 1)])
+
+
+def test_a_bundle_of_what_is_archived_or_erased_here_is_unchanged(scope, packed, tmp_path):
+    path, main, fork = packed
+    import_file(scope, path)
+    scope.open(fork.id).archive()
+    mine = scope.open(main.id)
+    mine.hollow(1)
+    assert told(import_file(scope, path)) == ("unchanged", [(2, 0), (3, 0)])
+    with path.open("wb") as out:
+        export_bundle([mine], out)
+    assert told(import_file(scope, path)) == ("unchanged", [(1, 0)])
+
+
+@pytest.mark.parametrize("is_dry", [True, False])
+def test_a_bundle_whose_entry_is_another_one_here_fails_by_name_and_stops_nothing(scope, packed, tmp_path, is_dry):
+    path, main, _ = packed
+    scope.create(id=main.id).append({"role": "user", "content": "else"}, ids=[next(iter(main.history())).id])
+    (tmp_path / "c.jsonl").write_bytes(TALK)
+    first, second = import_paths(scope, [path, tmp_path / "c.jsonl"], is_dry=is_dry)
+    assert (first.outcome, "other content" in first.reason, second.outcome) == ("failed", True, "imported")
 
 
 @pytest.mark.parametrize("name", samples.DOCUMENTS)

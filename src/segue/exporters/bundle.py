@@ -12,13 +12,14 @@ import base64
 import hashlib
 import io
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 from typing import Any, BinaryIO
 
 import msgspec
 import zstandard
 
 from segue import codec
-from segue.errors import Corrupt, Exists, Invalid, NotFound
+from segue.errors import Corrupt, Exists, IdConflict, Invalid, NotFound
 from segue.model import Draft, Entry, Parent, SessionInfo, Usage, to_us
 from segue.session import Scope, Session
 
@@ -141,48 +142,95 @@ def import_bundle(scope: Scope, file: BinaryIO) -> list[Session]:
     Raises:
         Invalid: It is no bundle, of a newer version, cut off, or changed. Sessions before the damage are in.
         Corrupt: A body does not match its digest.
+        IdConflict: A session has an entry of the same id with other content. Sessions before it are in.
+        Archived: A session has new entries, and is archived here; restore it first.
     """
+    return [one.session for one in bring_bundle(scope, file) if one.session is not None]
+
+
+@dataclass
+class Brought:
+    """
+    One session of a bundle: what came in of it, or would.
+
+    Attributes:
+        row: Its row in the bundle.
+        session: Where it is in the store; None in a dry run that would make it.
+        is_new: It was not there before.
+        messages: Messages of it in the bundle.
+        entries: Entries that were new (in a dry run: would be).
+    """
+
+    row: dict[str, Any]
+    session: Session | None
+    is_new: bool
+    messages: int = 0
+    entries: int = 0
+    shared: int = 0  # in a dry run: the entries that it would share with a session that comes in, too
+    known: dict[str, bytes] = field(default_factory=dict)  # digests of the entries that are there, by their ids
+
+
+def bring_bundle(scope: Scope, file: BinaryIO, *, is_dry: bool = False) -> list[Brought]:
+    """Like ``import_bundle``, with what was new of each session; a dry run compares, and writes nothing."""
     try:
-        return _bring(scope, file)
+        return _bring(scope, file, is_dry=is_dry)
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise Invalid(f"this is no whole Segue bundle: {error!r}; export it again", where="file") from error
 
 
-def _bring(scope: Scope, file: BinaryIO) -> list[Session]:
-    made: list[Session] = []
-    fresh: dict[str, Session] = {}  # by the id in the bundle: sessions that were not here before
+def _bring(scope: Scope, file: BinaryIO, *, is_dry: bool) -> list[Brought]:
+    made: list[Brought] = []
+    fresh: dict[str, Brought] = {}  # by the id in the bundle: sessions that were not here before
     batch: list[Draft] = []
     size = 0
     for value in _values(file):
         if "session" in value:
-            _store(made, batch)
+            _store(made, batch, is_dry=is_dry)
             size = 0
-            made.append(_session(scope, value["session"], fresh))
-        elif "entry" in value:
-            batch.append(_draft(value["entry"]))
-            size += len(batch[-1].body)
+            made.append(_session(scope, value["session"], fresh, is_dry=is_dry))
+        elif "entry" in value and made:
+            draft = _draft(value["entry"])
+            if not _is_there(made[-1], draft, value["entry"]["seq"]):
+                batch.append(draft)
+                size += len(draft.body)
             if len(batch) >= BATCH or size > BATCH_BYTES:
-                _store(made, batch)
+                _store(made, batch, is_dry=is_dry)
                 size = 0
-    _store(made, batch)
+    _store(made, batch, is_dry=is_dry)
     return made
 
 
-def _store(made: list[Session], batch: list[Draft]) -> None:
-    if batch and made:
-        made[-1].append(*batch)
+def _is_there(one: Brought, draft: Draft, seq: int) -> bool:
+    """Whether the session has the entry already: the same one, or that whose content was erased since."""
+    one.messages += draft.kind == "message"
+    digest = one.known.get(draft.id)
+    if digest is not None and digest != draft.digest and draft.kind != ERASED:
+        raise IdConflict(draft.id, seq)
+    return digest is not None or seq <= one.shared
+
+
+def _store(made: list[Brought], batch: list[Draft], *, is_dry: bool) -> None:
+    if batch:
+        session = made[-1].session
+        made[-1].entries += len(batch) if is_dry or session is None else session.append(*batch).new
     batch.clear()
 
 
-def _session(scope: Scope, row: dict[str, Any], fresh: dict[str, Session]) -> Session:
+def _session(scope: Scope, row: dict[str, Any], fresh: dict[str, Brought], *, is_dry: bool) -> Brought:
     found = _known(scope, row)
-    if found is None:
+    if found is not None:
+        return Brought(row, found, is_new=False, known={entry.id: entry.digest for entry in found.history()})
+    if is_dry:
+        source = _source(row, fresh)
+        one = Brought(row, None, is_new=True, shared=0 if source is None else row["parent"]["seq"])
+    else:
         try:
             found = _made(scope, row, fresh, id=row["id"], key=row["key"])
         except Exists:  # a session that is not this one, or that was erased, had the id
             found = _made(scope, row, fresh, id=None, key=row["key"] or _spare_key(row))
-        fresh[row["id"]] = found
-    return found
+        one = Brought(row, found, is_new=True)
+    fresh[row["id"]] = one
+    return one
 
 
 def _known(scope: Scope, row: dict[str, Any]) -> Session | None:
@@ -203,21 +251,31 @@ def _spare_key(row: dict[str, Any]) -> str:
 
 
 def _made(
-    scope: Scope, row: dict[str, Any], fresh: dict[str, Session], *, id: str | None, key: str | None
+    scope: Scope, row: dict[str, Any], fresh: dict[str, Brought], *, id: str | None, key: str | None
 ) -> Session:  # fmt: skip
     options = {name: row[name] for name in ("title", "metadata", "pinned", "listed")}
     options |= {"tags": tuple(row["tags"]), "key": key, "id": id}
     link = row.get("parent")
     if link is None:
         return scope.create(format=row["format"], **options)
+    source = _source(row, fresh)
+    if source is not None and source.session is not None and source.session.refresh().head >= link["seq"]:
+        return source.session.fork(link["seq"], **options)
+    other = fresh.get(link["session"])
+    place = link["session"] if other is None or other.session is None else other.session.id
+    return scope.create(format=row["format"], parent=Parent(place, link["seq"], link["link"]), **options)
+
+
+def _source(row: dict[str, Any], fresh: dict[str, Brought]) -> Brought | None:
+    """The session that comes in with this one, and that this one is a fork of and can share entries with."""
+    link = row.get("parent")
+    if link is None:
+        return None
     if link["link"] not in {"fork", "child", "anew", "spill"}:
         raise Invalid(f"a link of the unknown kind {link['link']!r}; export the bundle again", where="file")
     source = fresh.get(link["session"])
-    is_fork = link["link"] == "fork" and row.get("base") == link["seq"]
-    if source is not None and is_fork and source.info.format == row["format"] and source.refresh().head >= link["seq"]:
-        return source.fork(link["seq"], **options)
-    parent = Parent(link["session"] if source is None else source.id, link["seq"], link["link"])
-    return scope.create(format=row["format"], parent=parent, **options)
+    is_fork = source is not None and link["link"] == "fork" and row.get("base") == link["seq"]
+    return source if is_fork and source is not None and source.row["format"] == row["format"] else None
 
 
 def _draft(value: dict[str, Any]) -> Draft:

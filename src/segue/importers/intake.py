@@ -127,21 +127,26 @@ def import_file(
 
 def _bundle(scope: Scope, source: Source, report: FileReport, *, is_dry: bool) -> FileReport:
     """A bundle of Segue's own."""
-    from segue.exporters.bundle import import_bundle
+    from segue.exporters.bundle import bring_bundle
 
-    if is_dry:
-        report.reason = "a compressed file; a dry run does not look into it"
-        return report
     try:
         with source.path.open("rb") as file:
-            sessions = import_bundle(scope, file)
-    except (Invalid, Corrupt) as error:
+            brought = bring_bundle(scope, file, is_dry=is_dry)
+    except (NotDone, Corrupt) as error:
+        if isinstance(error, NotDone) and not isinstance(error, Invalid) and not _is_of_one_session(error):
+            raise
         report.outcome, report.reason = "failed", str(error)
         return report
-    report.format, report.outcome = "bundle", "imported"
-    for session in sessions:
-        info = session.refresh()
-        report.sessions.append(SessionReport(info.id, info.key or "", info.title, info.format, entries=info.head))
+    report.format = "bundle"
+    report.outcome = "imported" if any(one.is_new or one.entries for one in brought) else "unchanged"
+    for one in brought:
+        info = None if one.session is None else one.session.refresh()
+        key, title, format = (one.row[name] or "" for name in ("key", "title", "format"))
+        if info is not None:
+            key, title, format = info.key or "", info.title, info.format
+        told = SessionReport("" if info is None else info.id, key, title, format)
+        told.messages, told.entries = one.messages, one.entries
+        report.sessions.append(told)
     return report
 
 
