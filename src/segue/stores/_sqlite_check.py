@@ -25,7 +25,7 @@ def check(file: File, moment: Moment, *, deep: bool) -> list[Report]:
     """Findings on the file's settings; with ``deep`` also on every row in it."""
     reports = list(_files(file))
     try:
-        reports += file.read(lambda con: [*_settings(con), *_migrations(con)])
+        reports += file.read(lambda con: [*_settings(file, con), *_migrations(con)])
     except SegueError as error:
         return [*reports, Report("damage", str(error))]
     if deep:
@@ -53,10 +53,10 @@ def _mode(path: Path, mode: int) -> Iterator[Report]:
         yield Report("ok", f"{path} has mode {mode:04o}")
 
 
-def _settings(con: apsw.Connection) -> Iterator[Report]:
+def _settings(file: File, con: apsw.Connection) -> Iterator[Report]:
     yield Report("ok", f"SQLite {apsw.sqlite_lib_version()} (apsw {apsw.apsw_version()})")
     for name, wanted in (("journal_mode", "wal"), ("synchronous", 2), ("secure_delete", 1), ("foreign_keys", 1)):
-        found = con.pragma(name)
+        found = file.journal_mode(con) if name == "journal_mode" else con.pragma(name)
         if found == wanted:
             yield Report("ok", f"{name} is {found}")
         else:

@@ -88,6 +88,8 @@ def explain(error: Exception, path: Path) -> SegueError:
         # SQLite tells a full or closed folder from a broken disk only when it is the database file's own.
         if _is_full(path):
             kind = apsw.FullError
+        elif path.exists() and not os.access(path, os.R_OK):
+            kind = apsw.PermissionsError
         elif not os.access(path.parent, os.W_OK):
             kind = apsw.ReadOnlyError
     ours, what = next((ours, what) for theirs, ours, what in _ERRORS if issubclass(kind, theirs))
@@ -213,8 +215,8 @@ class File:
         if names > 1:
             raise Unavailable(
                 f"{self.path} has {names} names (hard links), and each gets a log of its own: what is stored through "
-                f"one is lost through the other. Keep the name with a -wal beside it (find / -samefile {self.path} shows "
-                "all), and for a copy use segue.stores.sqlite.SQLiteStore(path).backup(target)"
+                "one is lost through the other. Keep the name with a -wal beside it "
+                f"(find / -samefile {self.path} shows all), and for a copy use segue.stores.sqlite.SQLiteStore(path).backup(target)"
             )
 
     def _connect_first(self) -> apsw.Connection:
@@ -419,6 +421,12 @@ class File:
     def mark_closed(self) -> None:
         """From now on every use is ``Closed``."""
         self._closed = True
+
+    def journal_mode(self, con: apsw.Connection) -> str:
+        """How the file keeps its log. By its header where it is read without one: SQLite then says ``delete``."""
+        if self._immutable and con.read("main", 0, 18, 2) == (True, b"\2\2"):
+            return "wal"
+        return str(con.pragma("journal_mode"))
 
     @property
     def log(self) -> Path:
