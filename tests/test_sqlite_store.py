@@ -7,6 +7,7 @@ import re
 import stat
 import subprocess
 import sys
+import tempfile
 import threading
 from contextlib import contextmanager
 from datetime import timedelta
@@ -82,6 +83,9 @@ def raw(path: Path):
         yield con
     finally:
         con.close()
+
+
+NOBODY = 65_534
 
 
 def needs_root() -> None:
@@ -243,6 +247,7 @@ def test_a_symbolic_link_and_its_target_share_one_log(path, store, log):
 
 OPEN_TWENTY = """
 import sys
+import tempfile
 from segue.stores.sqlite import SQLiteStore
 from segue.store import Create
 from segue.model import ScopeKey
@@ -443,6 +448,45 @@ def test_a_read_only_disk_says_so_and_can_be_read_on_request(tmp_path):
         with pytest.raises(ReadOnly, match="read_only"):
             reader.commit([Append(ME, "s", (draft(),))])
         reader.close()
+
+
+@pytest.fixture
+def anyones():
+    """A folder that anyone may enter, and only root may write in."""
+    needs_root()
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)
+        yield Path(folder)
+
+
+def test_a_store_in_a_folder_without_writes_is_sound_and_told_so(anyones):
+    path = anyones / "x.db"
+    store = SQLiteStore(path)
+    do(store, Create(ME, "s", entries=(draft("kept"),)))
+    store.close()
+    path.chmod(0o644)
+
+    def verify() -> None:
+        os.setuid(NOBODY)
+        reader = SQLiteStore(path, read_only=True)
+        reports = reader.check(deep=True)
+        assert [report.text for report in reports if report.level == "damage" or "journal_mode" in report.text] == [
+            "journal_mode is wal"
+        ], reports
+        reader.close()
+
+    assert in_child(verify) == 0
+
+
+def test_a_store_that_this_user_may_not_read_is_told_as_that(anyones):
+    SQLiteStore(anyones / "x.db").close()
+
+    def read() -> None:
+        os.setuid(NOBODY)
+        with pytest.raises(ReadOnly, match="this user may not use it"):
+            SQLiteStore(anyones / "x.db", read_only=True)
+
+    assert in_child(read) == 0
 
 
 def test_a_read_only_handle_reads_what_others_write(path, store, log):

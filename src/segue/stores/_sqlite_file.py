@@ -216,7 +216,8 @@ class File:
             raise Unavailable(
                 f"{self.path} has {names} names (hard links), and each gets a log of its own: what is stored through "
                 "one is lost through the other. Keep the name with a -wal beside it "
-                f"(find / -samefile {self.path} shows all), and for a copy use segue.stores.sqlite.SQLiteStore(path).backup(target)"
+                f"(find / -samefile {self.path} shows all); to copy a store use "
+                "segue.stores.sqlite.SQLiteStore(path).backup(target)"
             )
 
     def _connect_first(self) -> apsw.Connection:
