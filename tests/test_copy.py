@@ -463,6 +463,61 @@ def test_the_command_tells_of_what_differs_by_its_exit_code(cli):
     assert cli("copy", "--from", "a.db", "--to", "a.db").code == 2
 
 
+def test_the_command_copies_a_tenant_a_user_or_all_and_refuses_owners_without_sessions(cli, tmp_path, monkeypatch):
+    owners = [ScopeKey("acme", "lin"), ScopeKey("acme", "wu"), ScopeKey("beta", "kim")]
+    with segue.open("sqlite:///a.db") as db:
+        for owner in owners:
+            say(db.scope(*owner).create(id="s"), "one")
+    for words, told in (
+        (["--tenant", "acmee"], "no sessions of any user of acmee"),
+        (["--tenant", "acme", "--user", "lni"], "no sessions of acme/lni"),
+        (["--user", "lin"], "--tenant"),
+    ):
+        ran = cli("copy", "--from", "a.db", "--to", "b.db", *words)
+        assert (ran.code, told in ran.err, ran.out) == (2, True, ""), words
+        assert ("acme/wu" in ran.err) is (words[0] == "--tenant")
+    segue.open("sqlite:///empty.db").close()
+    ran = cli("copy", "--from", "empty.db", "--to", "b.db", "--tenant", "acme")
+    assert (ran.code, "nobody has any there" in ran.err) == (2, True)
+    assert not (tmp_path / "b.db").exists()
+
+    def owners_of(name, *words):
+        assert cli("copy", "--from", "a.db", "--to", name, *words).code == 0
+        with segue.open(f"sqlite:///{name}") as db:
+            return list(db.scopes())
+
+    assert owners_of("b.db", "--tenant", "acme") == owners[:2]
+    assert owners_of("c.db", "--tenant", "acme", "--user", "wu") == [owners[1]]
+    monkeypatch.setenv("SEGUE_TENANT", "acme")
+    monkeypatch.setenv("SEGUE_USER", "lin")
+    assert owners_of("d.db") == owners
+    monkeypatch.setenv("COLUMNS", "500")
+    options = [line for line in cli("copy", "--help").out.splitlines() if line.lstrip().startswith(("--tenant", "--u"))]
+    assert (len(options), any("SEGUE_" in line for line in options)) == (2, False)
+
+
+def test_the_command_refuses_a_target_that_would_not_stay_or_is_the_source_by_another_name(cli, tmp_path):
+    with segue.open("sqlite:///a.db") as db:
+        say(db.scope(*ME).create(id="s"), "one")
+    segue.open("jsonl:folder").close()
+    (tmp_path / "link.db").symlink_to("a.db")
+    (tmp_path / "other").symlink_to("folder")
+    assert copy("sqlite:///a.db", "memory:").is_whole  # it may be open elsewhere in the program
+    ran = cli("copy", "--from", "a.db", "--to", "memory:")
+    assert (ran.code, "would be gone" in ran.err, "copied" in ran.out) == (2, True, False)
+    for source, target in (
+        ("sqlite:///a.db", "sqlite:///./a.db"),
+        ("sqlite:///a.db", f"sqlite:///{tmp_path}/a.db"),
+        ("sqlite:///link.db", "sqlite:///a.db"),
+        ("jsonl:folder", "jsonl:./folder/"),
+        ("jsonl:folder", "jsonl:other"),
+    ):
+        ran = cli("copy", "--from", source, "--to", target)
+        assert (ran.code, "are the same store" in ran.err) == (2, True), target
+        with pytest.raises(segue.Invalid):
+            copy(source, target)
+
+
 def test_the_command_draws_a_bar_on_a_terminal(alone):
     with segue.open("sqlite:///a.db") as db:
         copies.facts(db.scope(*ME).create(id="s"), 900)

@@ -11,6 +11,7 @@ import servers
 import stores
 import upgrading
 from cli_runs import alone, cli
+from fakes.mongodb import replica_set
 from segue import migrations
 from segue.stores import _sqlite_file, _sqlite_migrate
 
@@ -80,14 +81,50 @@ def test_another_programs_database_and_a_newer_one_are_refused(tmp_path, second,
             call(url)
 
 
+NOTHING = migrations.Migrations(has_schema=False, steps=())
+
+
 @pytest.mark.parametrize("url", ["memory:", "jsonl:folder"])
-def test_a_store_without_a_schema_has_nothing_to_do(alone, tmp_path, url):
-    assert migrations.plan(url) == migrations.apply(url) == migrations.Migrations(has_schema=False, steps=())
+def test_a_store_without_a_schema_has_nothing_to_do(alone, url):
+    segue.open(url).close()
+    assert migrations.plan(url) == migrations.apply(url) == NOTHING
     with pytest.raises(segue.Unsupported):
         migrations.apply(url, schema="x")
     with pytest.raises(segue.Unsupported):
         migrations.apply("sqlite:///a.db", app_user="x")
-    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_store_without_a_schema_that_is_not_there_is_told_and_not_made(alone, cli, tmp_path):
+    (tmp_path / "text").write_text("no store")
+    closed = f"redis://127.0.0.1:{servers.free_port()}/0"
+    for url, error in (
+        ("jsonl:folder", segue.Unavailable),
+        ("jsonl:text", segue.NotDone),
+        (closed, segue.Unavailable),
+    ):
+        for word, call in (("--plan", migrations.plan), ("--apply", migrations.apply)):
+            with pytest.raises(error):
+                call(url)
+            ran = cli("migrate", url, word)
+            assert (ran.code != 0, "nothing to do" in ran.out + ran.err) == (True, False), url
+    assert [path.name for path in tmp_path.iterdir()] == ["text"]
+
+
+def test_a_mongodb_has_nothing_to_do_once_it_is_there(cli):
+    with replica_set() as server:
+        for word, call in (("--plan", migrations.plan), ("--apply", migrations.apply)):
+            with pytest.raises(segue.Unavailable):
+                call(server.url)
+            assert cli("migrate", server.url, word).code == 5
+        ran = cli("ls", "--store", server.url)
+        assert (ran.code, "no store there" in ran.err) == (5, True)
+        segue.open(server.url).close()
+        assert migrations.plan(server.url) == migrations.apply(server.url) == NOTHING
+        for word in ("--plan", "--apply"):
+            ran = cli("migrate", server.url, word)
+            assert (ran.code, "nothing to do" in ran.out) == (0, True)
+        assert cli("ls", "--store", server.url).code == 0
+        assert server.unheard == []
 
 
 # The command
@@ -126,3 +163,39 @@ def test_an_owner_migrates_and_a_user_without_rights_works(cli):
         with segue.open(user, migrate=False, row_security=True) as db:
             assert db.scope().create().append({"role": "user", "content": "x"}).head == 1
         assert cli("ls", "--store", user).code == 0
+
+
+@pytest.mark.server
+def test_what_is_switched_on_is_said_though_no_migration_was_pending(cli):
+    with servers.database() as url:
+        servers.role(url, "segue_app")
+        migrations.apply(url)
+        ran = cli("migrate", url, "--apply")
+        assert (ran.code, ran.out) == (0, "up to date: nothing to do\n")
+        ran = cli("migrate", url, "--apply", "--row-security", "--app-user", "segue_app")
+        assert (ran.code, "nothing to do" in ran.out) == (0, False)
+        assert "row-level security is switched on" in ran.out
+        assert "segue_app may work with the tables" in ran.out
+        (line,) = cli("migrate", url, "--apply", "--row-security", "--json").lines
+        assert (line["number"], line["name"], line["state"]) == (None, "row-security", "applied")
+        with psycopg.connect(url) as conn:
+            query = "SELECT relrowsecurity AND relforcerowsecurity FROM pg_class WHERE oid = 'segue.sessions'::regclass"
+            assert conn.execute(query).fetchone() == (True,)
+
+
+@pytest.mark.server
+@pytest.mark.parametrize("name", ["postgres", "mysql"])
+def test_no_command_but_import_and_the_target_of_copy_makes_tables(cli, name):
+    with servers.database(name) as url:
+        lacking = migrations.plan(url)
+        for words in (["ls"], ["doctor"], ["verify"], ["sweep"], ["title", "x", "y"], ["copy", "--to", "b.db"]):
+            ran = cli(*words, "--store", url)
+            assert (ran.code, "no store at" in ran.out + ran.err, "segue migrate --apply" in ran.out + ran.err) == (
+                (5, True, True)
+            ), words
+            assert migrations.plan(url) == lacking, words
+        segue.open("sqlite:///a.db").close()
+        assert cli("copy", "--from", "a.db", "--to", url).code == 0
+        assert migrations.plan(url).steps == ()
+        assert cli("ls", "--store", url).code == 0
+        assert cli("sweep", "--store", url).code == 0

@@ -21,9 +21,10 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from .database import Database, open
+from .database import Database, find_store, open
 from .errors import (
     Archived,
     Busy,
@@ -51,6 +52,7 @@ REBUILT = "segue.copy:erased"
 
 _STATUSES: tuple[Status, ...] = ("running", "idle", "paused", "completed", "archived")
 _TAKE = "attributes='source' (--source-attributes) takes the source's"
+_FILES = ("sqlite:", "jsonl:")
 _FATAL = (Unavailable, Closed, TooNew, MissingExtra, Unsupported)
 
 
@@ -126,7 +128,7 @@ def copy(
     source: str | Database,
     target: str | Database,
     *,
-    scope: ScopeKey | None = None,
+    scope: ScopeKey | Sequence[ScopeKey] | None = None,
     running: Literal["copy", "refuse"] = "copy",
     attributes: Literal["keep", "source"] = "keep",
     each: Callable[[Copied], None] | None = None,
@@ -138,7 +140,7 @@ def copy(
     Args:
         source: Its URL (files are opened for reading only), or an open database. It may be in use.
         target: Its URL, or an open database that nobody else uses meanwhile: the clock of the handle is moved.
-        scope: Only this owner's sessions; None: all owners'.
+        scope: Only the sessions of this owner, or of these; None: all owners'.
         running: What to do with a session on which a run is active: ``copy`` it up to the run's last batch (a
             later copy adds the rest), or ``refuse`` it.
         attributes: Where a session is in the target already with another title, state and so on: ``keep`` them
@@ -150,7 +152,8 @@ def copy(
         Every session's outcome.
 
     Raises:
-        Invalid: A URL names no store, both are the same, or an option is unknown.
+        Invalid: A URL names no store, both are the same (also by another spelling of a path, or by a link), or an
+            option is unknown.
         Unavailable: A store cannot work now; call again to go on.
         Corrupt: The list of sessions is damaged. Damaged entries are reported and end only their session.
 
@@ -164,7 +167,7 @@ def copy(
         opened.callback(copier.transfer.clock.reset)
         copier.each = each
         copier.progress = progress
-        copier.run([scope] if scope is not None else list(here.scopes()))
+        copier.run([scope] if isinstance(scope, ScopeKey) else list(here.scopes() if scope is None else scope))
         return CopyReport(tuple(copier.done))
 
 
@@ -172,7 +175,8 @@ def _check(source: object, target: object, running: object, attributes: object) 
     for name, value in (("source", source), ("target", target)):
         if not isinstance(value, str | Database):
             raise Invalid(f"{name} must be a URL or a Database, not a {type(value).__name__}", where=name)
-    if source == target:
+    is_same = is_same_place(source, target) if isinstance(source, str) and isinstance(target, str) else source == target
+    if is_same:
         raise Invalid("source and target are the same store", where="target")
     if running not in ("copy", "refuse"):
         raise Invalid(f"running {running!r} is none of copy, refuse", where="running")
@@ -180,8 +184,16 @@ def _check(source: object, target: object, running: object, attributes: object) 
         raise Invalid(f"attributes {attributes!r} is none of keep, source", where="attributes")
 
 
+def is_same_place(source: str, target: str) -> bool:
+    """Whether both URLs are one: the same words, or the same file or folder, however it is spelled or linked."""
+    if source == target or not (source.startswith(_FILES) and target.startswith(_FILES)):
+        return source == target
+    ours, theirs = (Path(find_store(url)[2] or "") for url in (source, target))
+    return ours.samefile(theirs) if ours.exists() and theirs.exists() else ours.resolve() == theirs.resolve()
+
+
 def _read(url: str) -> Database:
-    return open(url, **({"read_only": True} if url.startswith(("sqlite:", "jsonl:")) else {}))
+    return open(url, **({"read_only": True} if url.startswith(_FILES) else {}))
 
 
 class _Listed(NamedTuple):

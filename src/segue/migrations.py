@@ -2,6 +2,7 @@
 The migrations of a store's schema: what is pending, and bringing it up to date before programs open it.
 
 A store whose module has the functions ``plan`` and ``apply`` takes part; they give (number, name, SQL) of each step.
+The others have nothing to migrate. They are opened all the same, so that one that is not there is told; none is made.
 A store brings its schema up to date when it is opened. Here that is done apart: by an owner of the schema, where
 programs connect as users that may not change it, or at a time of one's choosing.
 """
@@ -10,7 +11,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from .database import find_store
+from .database import find_store, open
 from .errors import Unsupported
 
 
@@ -34,7 +35,7 @@ class Migrations(NamedTuple):
     A store's migrations.
 
     Attributes:
-        has_schema: False for stores that have none to migrate: there is never anything to do.
+        has_schema: False for stores that have none to migrate: it is there, and there is nothing to do.
         steps: The ones that are pending, or that were applied.
     """
 
@@ -86,9 +87,14 @@ def _call(name: str, url: str, options: dict[str, Any]) -> Migrations:
     if unknown:
         raise Unsupported(unknown[0], store)
     if call is None:
-        if "migrate" in (getattr(module, made).__init__.__kwdefaults__ or ()):  # it has migrations, and does them alone
-            raise Unsupported("migrate", store)
+        _look(url, getattr(module, made))
         return Migrations(has_schema=False, steps=())
     found = [step[:3] for step in call(place, **options)]
     steps = (Step(number, step_name.removeprefix(f"{number:04}_"), sql) for number, step_name, sql in found)
     return Migrations(has_schema=True, steps=tuple(steps))
+
+
+def _look(url: str, made: type) -> None:
+    """Open the store and close it, without making anything."""
+    known = made.__init__.__kwdefaults__ or ()  # type: ignore[misc]
+    open(url, **{name: value for name, value in (("read_only", True), ("migrate", False)) if name in known}).close()

@@ -8,13 +8,14 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from io import BytesIO
+from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import segue
 from segue import codec
 from segue.convert import FORMATS
-from segue.copying import Copied, Progress, copy
+from segue.copying import Copied, Progress, copy, is_same_place
 from segue.errors import Invalid, Unavailable
 from segue.exporters import (
     Left,
@@ -75,6 +76,9 @@ _LEFT = {
 BAR = 24
 """Cells of the progress bar."""
 KINDS = ("original", "bundle", "messages", "markdown", "html")
+OTHERS_MAX = 5
+"""How many owners are named when the one that was asked for has nothing."""
+
 LEFT_MAX = 10
 """How many things that were left out are told to a person one by one."""
 
@@ -281,10 +285,10 @@ def copy_arguments(parser: ArgumentParser) -> None:
 def copy_sessions(args: Namespace, screen: Screen) -> int:
     """Copy the sessions of one store into another."""
     source, target = address.store_url(args.source or args.store), address.store_url(args.target)
-    if source == target:
+    if target.startswith("memory:"):
+        raise Invalid("a copy into memory: would be gone when the command ends; name a store that stays", where="to")
+    if is_same_place(source, target):
         raise Invalid("--from and --to are the same store", where="to")
-    address.must_exist(source)
-    one = ScopeKey(*address.owner(args)) if args.tenant or args.user else None
 
     def each(copied: Copied) -> None:
         screen.progress("")
@@ -292,15 +296,16 @@ def copy_sessions(args: Namespace, screen: Screen) -> int:
         if not copied.is_whole or not (args.quiet or copied.outcome == "unchanged"):
             _tell_copied(copied, screen)
 
-    report = copy(
-        source,
-        target,
-        scope=one,
-        running="refuse" if args.refuse_running else "copy",
-        attributes="source" if args.source_attributes else "keep",
-        each=each,
-        progress=lambda done: screen.progress(_bar(done)),
-    )
+    with address.opened(source, reads=True) as db:
+        report = copy(
+            db,
+            target,
+            scope=_owners(db, args, address.shown(source)),
+            running="refuse" if args.refuse_running else "copy",
+            attributes="source" if args.source_attributes else "keep",
+            each=each,
+            progress=lambda done: screen.progress(_bar(done)),
+        )
     screen.progress("")
     told = ", ".join(f"{count:,} {outcome}" for outcome, count in sorted(report.outcomes.items()))
     screen.line(f"{told or 'no sessions'}; {plural(report.entries, 'entry', 'entries')} copied")
@@ -308,6 +313,30 @@ def copy_sessions(args: Namespace, screen: Screen) -> int:
     for what, count in left.items():
         screen.line((f"{plural(count, 'session')}: {what}", "dim"))
     return DONE if report.is_whole else FINDING
+
+
+def _owners(db: segue.Database, args: Namespace, where: str) -> list[ScopeKey] | None:
+    """Whose sessions are meant, if not everybody's: one owner's, or those of all users of a tenant."""
+    if not args.tenant and not args.user:
+        return None
+    if not args.tenant:
+        raise Invalid(f"which {args.user}? name the tenant too, with --tenant", where="tenant")
+    if args.user:
+        asked = ScopeKey(args.tenant, args.user)
+        has = next(db.scope(*asked).iterate(status=address.STATUSES, unlisted=True), None) is not None
+        found = [asked] if has else []
+    else:
+        found = [one for one in db.scopes() if one.tenant == args.tenant]
+    if not found:
+        others = [f"{one.tenant}/{one.user}" for one in islice(db.scopes(), OTHERS_MAX + 1)]
+        named = ", ".join(others[:OTHERS_MAX]) + (" and others" if len(others) > OTHERS_MAX else "")
+        whose = f"{args.tenant}/{args.user}" if args.user else f"any user of {args.tenant}"
+        raise Invalid(
+            f"no sessions of {whose} in {where}; "
+            + (f"there are some of {named}" if others else "nobody has any there"),
+            where="tenant",
+        )
+    return found
 
 
 def _copied_value(copied: Copied) -> dict[str, Any]:

@@ -86,7 +86,8 @@ def prepare(link: Link, *, migrate: bool) -> None:
                 _mark(link)
         elif found == 0:
             raise Unavailable(
-                f"MongoDB at {link.where}: the collections of Segue are missing; open once with migrate=True"
+                f"MongoDB at {link.where}: no store there, the collections of Segue are missing; segue.open makes one, "
+                "with migrate=True"
             )
     except PyMongoError as error:
         raise translate(error, link.where) from error

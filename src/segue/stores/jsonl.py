@@ -431,6 +431,8 @@ def _folder_of(folder: str | os.PathLike[str], *, read_only: bool, allow_network
         raise Invalid(f"{path} is a file; name a folder", where="folder")
     if not read_only:
         make_folder(path)
+    elif not path.exists():
+        raise Unavailable(f"{path} does not exist; open it once without read_only to make it")
     kind = network_file_system(path)
     if kind is not None and not allow_network:
         raise Unavailable(
