@@ -7,8 +7,9 @@ import sys
 import traceback
 from argparse import Namespace
 from collections.abc import Sequence
+from contextlib import suppress
 
-from segue.errors import SegueError
+from segue.errors import SegueError, Unavailable
 
 from . import address
 from .commands import Command, parser
@@ -27,6 +28,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns:
         The exit code; docs/cli.md lists them. Wrong options end the process with 2, as argparse does.
     """
+    _fill_streams()
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
@@ -41,8 +43,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     except SegueError as error:
         return _failed(error, args)
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nobody reads: say nothing at the end either
+        _drop_output()
         return PIPE
+    except OSError as error:
+        return _unreachable(error, args)
     except KeyboardInterrupt:
         sys.stderr.write("segue: interrupted\n")
         return INTERRUPTED
@@ -52,6 +56,29 @@ def main(argv: Sequence[str] | None = None) -> int:
         _say(f"a mistake of segue itself: {type(error).__name__}: {error}; run it again with --debug and report it")
         return BUG
     return code
+
+
+def _fill_streams() -> None:
+    """Put something in the place of standard streams that the process was started without (``>&-``)."""
+    for name, flags, mode in (("stdin", os.O_RDONLY, "r"), ("stdout", os.O_RDONLY, "w"), ("stderr", os.O_WRONLY, "w")):
+        if getattr(sys, name) is None:  # what takes no writes makes the loss of the output known at the end
+            setattr(sys, name, os.fdopen(os.open(os.devnull, flags), mode, encoding="utf-8"))
+
+
+def _drop_output() -> None:
+    """Nobody can read the output: throw away what waits, so that the end of the process does not fail on it."""
+    with suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _unreachable(error: OSError, args: Namespace) -> int:
+    """Say which file, or that the output, could not be read or written."""
+    if error.filename is None:
+        _drop_output()
+    what = "the output cannot be written" if error.filename is None else f"{error.filename} cannot be used"
+    told = Unavailable(f"{what}: {error.strerror or error}")
+    told.__cause__ = error
+    return _failed(told, args)
 
 
 def _run(command: Command, args: Namespace) -> int:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import os
 import re
+from argparse import ArgumentTypeError
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote_plus
 
 import segue
-from segue import migrations
-from segue.errors import Invalid, NotFound, SegueError, Unavailable
+from segue.errors import Invalid, NotFound, Unavailable
 from segue.model import SessionInfo
 
 from .outcome import Ambiguous, NoStore
@@ -28,9 +29,10 @@ SHORT = 8
 CANDIDATES_MAX = 10
 STATUSES = ("running", "idle", "paused", "completed", "archived")
 
-_WITH_SCHEMA = ("postgres:", "postgresql:", "mysql:", "mariadb:", "mongodb:", "mongodb+srv:")
 _SCHEME = re.compile(r"[a-z][a-z0-9+.-]*:")
-_SECRET = re.compile(r"(://[^/@:]*):[^@/]*@")
+_PASSWORD = re.compile(r"(://[^/@:?#]*):(?:[^/?#]*|[^?#]*)@")
+_PARAMETER = re.compile(r"([?&])([^=&]*)=([^&]*)")
+_SECRET = re.compile("pass|pwd|secret|token|credential|authmechanismproperties", re.IGNORECASE)
 _GENERATED = re.compile(r"[0-9a-f]{32}")
 
 
@@ -41,8 +43,19 @@ def store_url(given: str | None) -> str:
 
 
 def shown(url: str) -> str:
-    """The URL without a password."""
-    return _SECRET.sub(r"\1:***@", url)
+    """The URL without passwords: neither before the host nor in the query."""
+
+    def masked(found: re.Match[str]) -> str:
+        return f"{found[1]}{found[2]}=***" if _SECRET.search(unquote_plus(found[2])) else found[0]
+
+    return _PARAMETER.sub(masked, _PASSWORD.sub(r"\1:***@", url))
+
+
+def given(word: str) -> str:
+    """A word of the command line that may not be empty: a variable that was not set is no wish for the default."""
+    if not word:
+        raise ArgumentTypeError("it is empty; give a value, or leave it out where it has a default")
+    return word
 
 
 def file_of(url: str) -> Path | None:
@@ -60,50 +73,19 @@ def must_exist(url: str) -> None:
 
     Raises:
         NoStore: There is none.
+        Unavailable: It cannot be looked at.
     """
     place = file_of(url)
     if place is None or not place.name:
         return
-    if not place.exists() or not (any(place.iterdir()) if place.is_dir() else place.stat().st_size):
+    try:
+        is_there = place.exists() and bool(any(place.iterdir()) if place.is_dir() else place.stat().st_size)
+    except OSError as error:
+        raise Unavailable(f"the store at {place} cannot be read: {error.strerror or error}") from error
+    if not is_there:
         raise NoStore(
             f"no store at {place}; name it with --store or SEGUE_STORE (segue.open makes one, this command never)"
         )
-
-
-def opened(url: str, *, reads: bool = False) -> segue.Database:
-    """
-    The store that is there, open (for reading only where that is enough). None is made, and no schema changed.
-
-    Raises:
-        NoStore: There is none.
-        Unavailable: Its schema lacks migrations, or it cannot work now.
-    """
-    must_exist(url)
-    if file_of(url) is not None:
-        db = segue.open(url, read_only=True)
-        if reads:
-            return db
-        db.close()  # it is there: in an empty file or folder, opening for writing would have made a store
-    if not url.startswith(_WITH_SCHEMA):
-        return segue.open(url)
-    try:
-        return segue.open(url, migrate=False)
-    except Unavailable as error:
-        if _is_empty(url):
-            raise NoStore(
-                f"no store at {shown(url)}; name it with --store or SEGUE_STORE (segue migrate --apply and segue.open "
-                "make one, this command never)"
-            ) from error
-        raise
-
-
-def _is_empty(url: str) -> bool:
-    """Whether a server's database can be asked, and has nothing of Segue."""
-    try:
-        pending = migrations.plan(url).steps
-    except SegueError:
-        return False  # what opening said stands
-    return bool(pending) and pending[0].number == 1
 
 
 class Desk:
@@ -170,7 +152,11 @@ class Desk:
 def desk(args: Any, *, reads: bool = False, makes: bool = False) -> Iterator[Desk]:
     """Open what the options name, for reading only where that is enough, and close it afterwards."""
     url = store_url(args.store)
-    with segue.open(url) if makes else opened(url, reads=reads) as db:
+    if not makes:
+        must_exist(url)
+    if file_of(url) is not None and not reads and not makes:
+        segue.open(url, read_only=True).close()  # in an empty file or folder, opening for writing would make a store
+    with segue.open(url, **({"read_only": True} if file_of(url) is not None and reads else {})) as db:
         yield Desk(url, db, db.scope(*owner(args)))
 
 

@@ -11,7 +11,7 @@ import segue
 from segue.errors import Invalid
 
 from . import machine
-from .address import Desk, short_id
+from .address import Desk, given, short_id
 from .outcome import DONE, FINDING
 from .reading import origin_of
 from .screen import Screen
@@ -24,11 +24,11 @@ SESSION = "id, part of an id, key:KEY or latest"
 
 
 def one_argument(parser: ArgumentParser) -> None:
-    parser.add_argument("session", help=SESSION)
+    parser.add_argument("session", type=given, help=SESSION)
 
 
 def some_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("session", nargs="+", help=f"{SESSION}; several may be given")
+    parser.add_argument("session", nargs="+", type=given, help=f"{SESSION}; several may be given")
 
 
 def _tell(session: segue.Session, done: str, screen: Screen) -> None:
@@ -119,7 +119,7 @@ def archive(desk: Desk, args: Namespace, screen: Screen) -> int:
 
 def restore(desk: Desk, args: Namespace, screen: Screen) -> int:
     """Bring archived or expired sessions back."""
-    for session in [desk.find(given, status="archived") for given in args.session]:
+    for session in [desk.find(one, status="archived") for one in args.session]:
         due = session.info.due_at
         if session.info.state == "archived" or (due is not None and due <= desk.now):
             session.restore()
@@ -131,7 +131,7 @@ def restore(desk: Desk, args: Namespace, screen: Screen) -> int:
 
 def _all(desk: Desk, args: Namespace, screen: Screen, change: Callable[[segue.Session], object], done: str) -> int:
     """Change each session; all are looked up first, so that a mistyped one leaves nothing half done."""
-    for session in [desk.find(given) for given in args.session]:
+    for session in [desk.find(one) for one in args.session]:
         change(session)
         _tell(session, done, screen)
     return DONE
@@ -147,7 +147,7 @@ def rm_arguments(parser: ArgumentParser) -> None:
 
 def rm(desk: Desk, args: Namespace, screen: Screen) -> int:
     """Erase sessions for good."""
-    sessions = {session.id: session for session in (desk.find(given) for given in args.session)}
+    sessions = {session.id: session for session in (desk.find(one) for one in args.session)}
     if not args.yes and not _agreed(desk, list(sessions.values())):
         screen.note("nothing was erased")
         return FINDING

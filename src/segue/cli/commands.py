@@ -28,7 +28,6 @@ class Command:
         example: A command line.
         reads: True when it writes nothing, so that the store is opened for reading only.
         makes: True when it makes a store where there is none.
-        common: Options of every command that mean something else here, and what.
     """
 
     name: str
@@ -41,7 +40,6 @@ class Command:
     alone: Callable[[Namespace, Screen], int] | None = None
     reads: bool = field(default=False)
     makes: bool = field(default=False)
-    common: dict[str, str] = field(default_factory=dict)
 
 
 def _no_arguments(parser: ArgumentParser) -> None:
@@ -209,9 +207,8 @@ COMMANDS = (
     Command(
         "copy",
         "Copy sessions from one store to another, of any two kinds.",
-        "All owners' sessions, unless --tenant or --user is given on the command line (what the environment names for "
-        "other commands does not count here): entries with their times, forks that share, titles, tags, states, erased "
-        "content. Digests are compared afterwards. Nothing in the target is overwritten: "
+        "All owners' sessions, or with --tenant and --user one owner's: entries with their times, forks that share, "
+        "titles, tags, states, erased content. Digests are compared afterwards. Nothing in the target is overwritten: "
         "run it again after an interruption, or for what came since; what is there already is only compared. Exit code "
         "1 when a session differs, was refused or is damaged. It makes the store that is copied into.",
         moving.copy_arguments,
@@ -219,10 +216,6 @@ COMMANDS = (
         "segue copy --from sqlite:///segue.db --to postgresql://segue@db.example.com/segue",
         alone=moving.copy_sessions,
         makes=True,
-        common={
-            "--tenant": "only this tenant's sessions, with --user one user's alone (default: all owners')",
-            "--user": "with --tenant: only this user's sessions (default: all users')",
-        },
     ),
     Command(
         "sweep",
@@ -259,11 +252,9 @@ COMMANDS = (
     Command(
         "migrate",
         "Show or apply the migrations that the schema of a store lacks.",
-        "A program that opens a store brings its schema up to date by itself; of the commands, only import and the "
-        "target of copy do so on a server. Use this where programs connect as a user who may not: run it as the owner. "
-        "It may be run while programs work, and by several at once. What was cut short is not half done, or (MySQL) "
-        "done again. Stores without numbered migrations (JSON lines, Redis, MongoDB) are only opened: they have "
-        "nothing to do. --row-security and --app-user are done whether or not a migration is pending.",
+        "A store that is opened brings its schema up to date by itself. Use this where programs connect as a user who "
+        "may not: run it as the owner. It may be run while programs work, and by several at once. What was cut short "
+        "is not half done, or (MySQL) done again. Stores without a schema have nothing to do.",
         upkeep.migrate_arguments,
         upkeep.MIGRATE_FIELDS,
         "segue migrate postgresql://owner@db.example.com/segue --plan",
@@ -304,7 +295,7 @@ def parser() -> ArgumentParser:
     )
     made.set_defaults(command=None, store=None, tenant=None, user=None, json=False, debug=False)
     made.add_argument("--version", action="version", version=f"segue {_version()}")
-    _common(made, {})
+    _common(made)
     below = made.add_subparsers(title="commands", metavar="COMMAND", dest="name")
     for command in COMMANDS:
         one = below.add_parser(
@@ -312,30 +303,36 @@ def parser() -> ArgumentParser:
         )
         one.set_defaults(command=command)
         command.arguments(one)
-        _common(one, command.common)
+        _common(one)
     return made
 
 
-def _common(made: ArgumentParser, own: dict[str, str]) -> None:
-    """
-    Options of every command, with the command's own help where it has one.
-
-    Suppressed defaults let the one given before the command's name stand.
-    """
+def _common(made: ArgumentParser) -> None:
+    """Options of every command; suppressed defaults let the one given before the command's name stand."""
     from argparse import SUPPRESS
 
     group = made.add_argument_group("options of every command")
     for name, metavar, help in COMMON:
-        group.add_argument(name, metavar=metavar, help=own.get(name, help), default=SUPPRESS)
+        group.add_argument(name, type=address.given, metavar=metavar, help=help, default=SUPPRESS)
     for name, help in SWITCHES:
         group.add_argument(name, action="store_true", help=help, default=SUPPRESS)
 
 
 def own_actions(command: Command) -> list[Action]:
     """The arguments that are this command's alone."""
+    return list(_own(command)._actions)  # noqa: SLF001 - argparse has no public way to list them
+
+
+def own_choices(command: Command) -> list[list[Action]]:
+    """Those of its arguments of which exactly one must be given."""
+    groups = _own(command)._mutually_exclusive_groups  # noqa: SLF001 - as above
+    return [list(group._group_actions) for group in groups if group.required]  # noqa: SLF001
+
+
+def _own(command: Command) -> ArgumentParser:
     made = ArgumentParser(add_help=False)
     command.arguments(made)
-    return list(made._actions)  # noqa: SLF001 - argparse has no public way to list them
+    return made
 
 
 def _epilog() -> str:

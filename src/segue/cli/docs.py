@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import sys
 from argparse import Action
+from collections.abc import Iterator
 
-from .commands import ABOUT, COMMANDS, COMMON, SWITCHES, Command, own_actions
+from .commands import ABOUT, COMMANDS, COMMON, SWITCHES, Command, own_actions, own_choices
 from .machine import SESSION_FIELDS
 from .outcome import EXIT_CODES
 
@@ -47,8 +48,7 @@ are respected), cut to its width, and neither in a pipe. Control and direction c
 as escapes (`\\x1b`, `\\u202e`); stored text never steers the terminal.
 
 A store that is not there is never made, but by `segue import` and as the target of `segue copy`: every other command
-says `no store at …` and ends with 5. A database of a server without Segue's tables is no store either (but of Redis,
-which has none: there it is an empty one).
+says `no store at …` and ends with 5.
 
 ### A session
 
@@ -81,14 +81,12 @@ def _contents(command: Command) -> tuple[str, str]:
 
 def _section(command: Command) -> str:
     actions = own_actions(command)
-    usage = " ".join(["segue", command.name, *(_usage(action) for action in actions)])
+    usage = " ".join(["segue", command.name, *_usages(command)])
     parts = [f"### segue {command.name}\n", command.summary]
     parts += [command.about] if command.about else []
     parts += [f"\n```text\n{usage}\n```\n"]
-    rows = [(f"`{_name(action)}`", action.help or "") for action in actions]
-    rows += [(f"`{name} {metavar}`", command.common[name]) for name, metavar, _ in COMMON if name in command.common]
-    if rows:
-        parts += [_table(("argument", "meaning"), rows)]
+    if actions:
+        parts += [_table(("argument", "meaning"), [(f"`{_name(action)}`", action.help or "") for action in actions])]
     parts += [f"Example: `{command.example}`\n"]
     if command.json is SESSION_FIELDS:
         return "\n".join([*parts, "With `--json`: one line a session, as [above](#a-session).\n"])
@@ -111,10 +109,20 @@ def _takes(action: Action) -> str:
     return "|".join(map(str, action.choices)) if action.choices else action.dest.upper()
 
 
+def _usages(command: Command) -> Iterator[str]:
+    choices = {action.dest: choice for choice in own_choices(command) for action in choice}
+    for action in own_actions(command):
+        choice = choices.get(action.dest, [])
+        if not choice:
+            yield _usage(action)
+        elif action.dest == choice[0].dest:
+            yield f"({' | '.join(map(_name, choice))})"
+
+
 def _usage(action: Action) -> str:
     name = _name(action)
     if action.option_strings:
-        return f"[{name}]"
+        return name if action.required else f"[{name}]"
     return {"+": f"{name} [{name} …]", "*": f"[{name} …]", "?": f"[{name}]"}.get(str(action.nargs), name)
 
 

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import sys
 from argparse import ArgumentParser, Namespace
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
 from io import BytesIO
-from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import segue
 from segue import codec
 from segue.convert import FORMATS
-from segue.copying import Copied, Progress, copy, is_same_place
-from segue.errors import Invalid, Unavailable
+from segue.copying import Copied, Progress, copy
+from segue.errors import Invalid
 from segue.exporters import (
     Left,
     export_bundle,
@@ -28,8 +25,8 @@ from segue.exporters import (
 from segue.importers import FileReport, import_paths
 from segue.model import ScopeKey
 
-from . import address
-from .address import Desk, short_id
+from . import address, output
+from .address import Desk, given, short_id
 from .outcome import DONE, FINDING
 from .screen import Screen
 from .text import one_line, plural
@@ -76,9 +73,6 @@ _LEFT = {
 BAR = 24
 """Cells of the progress bar."""
 KINDS = ("original", "bundle", "messages", "markdown", "html")
-OTHERS_MAX = 5
-"""How many owners are named when the one that was asked for has nothing."""
-
 LEFT_MAX = 10
 """How many things that were left out are told to a person one by one."""
 
@@ -87,14 +81,16 @@ LEFT_MAX = 10
 
 
 def import_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("path", nargs="+", help="files and folders")
+    parser.add_argument("path", nargs="+", type=given, help="files and folders")
     parser.add_argument("--dry-run", action="store_true", help="say what would be done, and write nothing")
     parser.add_argument("--quiet", action="store_true", help="leave out what was skipped, unchanged or without defects")
     parser.add_argument(
         "--for", dest="sdk", choices=["claude-agent-sdk"],
         help="bring transcripts of Claude Code in as this SDK keeps them, so that it can resume them",
     )  # fmt: skip
-    parser.add_argument("--project", help="with --for: one project for all, in place of each transcript's own")
+    parser.add_argument(
+        "--project", type=given, help="with --for: one project for all, in place of each transcript's own"
+    )
 
 
 def bring(desk: Desk, args: Namespace, screen: Screen) -> int:
@@ -151,31 +147,32 @@ def _tell(report: FileReport, screen: Screen, *, is_dry: bool) -> None:
 
 
 def export_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("session", nargs="+", help="id, part of an id, key:KEY or latest; several only for a bundle")
+    parser.add_argument(
+        "session", nargs="+", type=given, help="id, part of an id, key:KEY or latest; several only for a bundle"
+    )
     parser.add_argument(
         "--as", dest="kind", choices=KINDS, default="original", help="what to write (default: original)"
     )
     parser.add_argument("--format", choices=FORMATS, help="whose messages (default: the session's own format)")
     parser.add_argument("--lines", action="store_true", help="messages one a line instead of an array")
-    parser.add_argument("--output", metavar="FILE", help="where to (default: standard output)")
+    parser.add_argument("--output", type=given, metavar="FILE", help="where to (default: standard output)")
 
 
 def export(desk: Desk, args: Namespace, screen: Screen) -> int:
     """Write a session to a file."""
-    sessions = [desk.find(given) for given in args.session]
+    sessions = [desk.find(one) for one in args.session]
     if len(sessions) > 1 and args.kind != "bundle":
         raise Invalid("several sessions go into one file only as a bundle; use --as bundle", where="session")
     if screen.is_json and not args.output:
         raise Invalid("--json needs --output, as both would go to standard output", where="output")
-    with _output(args.output) as out:
-        left = _written(desk, sessions, args, out)
+    with output.opened(args.output, screen, store=desk.url, is_text=args.kind != "bundle") as made:
+        left = _written(desk, sessions, args, made.out)
     _tell_left(left, screen)
     if args.output:
-        size = Path(args.output).stat().st_size
         only = sessions[0].id if len(sessions) == 1 else None
-        value = {"session": only, "as": args.kind, "path": args.output, "bytes": size}
+        value = {"session": only, "as": args.kind, "path": args.output, "bytes": made.size_bytes}
         screen.emit({**value, "left": [one._asdict() for one in left]})
-        screen.line(f"{args.output}: {size:,} bytes")
+        screen.line(f"{args.output}: {made.size_bytes:,} bytes")
     return FINDING if args.kind == "original" and left else DONE
 
 
@@ -188,28 +185,21 @@ def _written(desk: Desk, sessions: list[segue.Session], args: Namespace, out: Bi
         own = session.info.format if session.info.format in FORMATS else FORMATS[0]
         return export_messages(session, out, format=args.format or own, lines=args.lines)
     if args.kind == "original":
-        return export_original(session, out, scope=desk.scope)
+        return _original(desk, session, out)
     return export_markdown(session, out) if args.kind == "markdown" else export_html(session, out)
 
 
-@contextmanager
-def _output(path: str | None) -> Iterator[BinaryIO]:
-    """Standard output, or a file that appears when it is whole."""
-    if path is None:
-        sys.stdout.flush()
-        yield sys.stdout.buffer
-        return
-    part = Path(f"{path}.part")
+def _original(desk: Desk, session: segue.Session, out: BinaryIO) -> list[Left]:
     try:
-        with part.open("wb") as out:
-            yield out
-        part.replace(path)
-    except OSError as error:
-        part.unlink(missing_ok=True)
-        raise Unavailable(f"{path} cannot be written: {error.strerror or error}") from error
-    except BaseException:
-        part.unlink(missing_ok=True)
-        raise
+        return export_original(session, out, scope=desk.scope)
+    except Invalid as error:
+        if error.where != "session":
+            raise
+        raise Invalid(
+            f"session {session.id!r} was not imported from a file, so it has no original; "
+            "say --as messages, markdown, html or bundle",
+            where="as",
+        ) from error
 
 
 def _tell_left(left: list[Left], screen: Screen) -> None:
@@ -225,9 +215,9 @@ def _tell_left(left: list[Left], screen: Screen) -> None:
 
 
 def convert_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("path", help="the file")
+    parser.add_argument("path", type=given, help="the file")
     parser.add_argument("--to", choices=FORMATS, required=True, help="whose messages")
-    parser.add_argument("--output", metavar="FILE", help="where to (default: standard output)")
+    parser.add_argument("--output", type=given, metavar="FILE", help="where to (default: standard output)")
 
 
 def convert(args: Namespace, screen: Screen) -> int:
@@ -239,11 +229,11 @@ def convert(args: Namespace, screen: Screen) -> int:
             raise Invalid(f"{args.path}: {report.reason or report.outcome}", where="path")
         told = [_told(scope, one.key, args.to) for one in report.sessions if not one.key.endswith("/frame")]
     left = [one for _, ones in told for one in ones]
-    with _output(args.output) as out:
+    with output.opened(args.output, screen, store=address.store_url(args.store)) as made:
         if screen.is_json or len(told) > 1:
-            out.writelines(codec.encode(value) + b"\n" for value, _ in told)
+            made.out.writelines(codec.encode(value) + b"\n" for value, _ in told)
         else:
-            out.write(codec.encode(told[0][0]["messages"]) + b"\n" if told else b"[]\n")
+            made.out.write(codec.encode(told[0][0]["messages"]) + b"\n" if told else b"[]\n")
     _tell_left(left, screen)
     return DONE
 
@@ -267,8 +257,10 @@ def _told(scope: segue.Scope, key: str, format: str) -> tuple[dict[str, Any], li
 
 
 def copy_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("--from", dest="source", metavar="URL", help="the store to copy (default: that of --store)")
-    parser.add_argument("--to", dest="target", metavar="URL", required=True, help="the store to copy into")
+    parser.add_argument(
+        "--from", dest="source", type=given, metavar="URL", help="the store to copy (default: that of --store)"
+    )
+    parser.add_argument("--to", dest="target", type=given, metavar="URL", required=True, help="the store to copy into")
     parser.add_argument(
         "--refuse-running",
         action="store_true",
@@ -285,10 +277,10 @@ def copy_arguments(parser: ArgumentParser) -> None:
 def copy_sessions(args: Namespace, screen: Screen) -> int:
     """Copy the sessions of one store into another."""
     source, target = address.store_url(args.source or args.store), address.store_url(args.target)
-    if target.startswith("memory:"):
-        raise Invalid("a copy into memory: would be gone when the command ends; name a store that stays", where="to")
-    if is_same_place(source, target):
+    if source == target:
         raise Invalid("--from and --to are the same store", where="to")
+    address.must_exist(source)
+    one = ScopeKey(*address.owner(args)) if args.tenant or args.user else None
 
     def each(copied: Copied) -> None:
         screen.progress("")
@@ -296,16 +288,15 @@ def copy_sessions(args: Namespace, screen: Screen) -> int:
         if not copied.is_whole or not (args.quiet or copied.outcome == "unchanged"):
             _tell_copied(copied, screen)
 
-    with address.opened(source, reads=True) as db:
-        report = copy(
-            db,
-            target,
-            scope=_owners(db, args, address.shown(source)),
-            running="refuse" if args.refuse_running else "copy",
-            attributes="source" if args.source_attributes else "keep",
-            each=each,
-            progress=lambda done: screen.progress(_bar(done)),
-        )
+    report = copy(
+        source,
+        target,
+        scope=one,
+        running="refuse" if args.refuse_running else "copy",
+        attributes="source" if args.source_attributes else "keep",
+        each=each,
+        progress=lambda done: screen.progress(_bar(done)),
+    )
     screen.progress("")
     told = ", ".join(f"{count:,} {outcome}" for outcome, count in sorted(report.outcomes.items()))
     screen.line(f"{told or 'no sessions'}; {plural(report.entries, 'entry', 'entries')} copied")
@@ -313,30 +304,6 @@ def copy_sessions(args: Namespace, screen: Screen) -> int:
     for what, count in left.items():
         screen.line((f"{plural(count, 'session')}: {what}", "dim"))
     return DONE if report.is_whole else FINDING
-
-
-def _owners(db: segue.Database, args: Namespace, where: str) -> list[ScopeKey] | None:
-    """Whose sessions are meant, if not everybody's: one owner's, or those of all users of a tenant."""
-    if not args.tenant and not args.user:
-        return None
-    if not args.tenant:
-        raise Invalid(f"which {args.user}? name the tenant too, with --tenant", where="tenant")
-    if args.user:
-        asked = ScopeKey(args.tenant, args.user)
-        has = next(db.scope(*asked).iterate(status=address.STATUSES, unlisted=True), None) is not None
-        found = [asked] if has else []
-    else:
-        found = [one for one in db.scopes() if one.tenant == args.tenant]
-    if not found:
-        others = [f"{one.tenant}/{one.user}" for one in islice(db.scopes(), OTHERS_MAX + 1)]
-        named = ", ".join(others[:OTHERS_MAX]) + (" and others" if len(others) > OTHERS_MAX else "")
-        whose = f"{args.tenant}/{args.user}" if args.user else f"any user of {args.tenant}"
-        raise Invalid(
-            f"no sessions of {whose} in {where}; "
-            + (f"there are some of {named}" if others else "nobody has any there"),
-            where="tenant",
-        )
-    return found
 
 
 def _copied_value(copied: Copied) -> dict[str, Any]:

@@ -33,7 +33,7 @@ EXIT_CODES = {
     USAGE: "wrong usage: an unknown option, a value that is refused, an id that fits several sessions",
     NOT_FOUND: "no such session in this scope",
     REFUSED: "not now: a run is active, somebody was faster, or the session is archived",
-    NO_STORE: "the store is not there, cannot work now, or needs another version or extra",
+    NO_STORE: "the store is not there, cannot work now, needs another version or extra; or the output takes nothing",
     UNKNOWN: "the outcome is unknown: it may or may not have been done; look, then run it again",
     BUG: "a mistake of segue itself; --debug shows where",
     INTERRUPTED: "interrupted by Ctrl-C",

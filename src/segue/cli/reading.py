@@ -13,7 +13,7 @@ from segue.errors import Corrupt, Invalid
 from segue.model import KINDS, Entry, SessionInfo
 
 from . import address, machine
-from .address import Desk, short_id
+from .address import Desk, given, short_id
 from .conversation import Conversation, Retractions
 from .outcome import DONE, FINDING
 from .screen import Screen, Span
@@ -36,9 +36,11 @@ STATUS_STYLES = {"running": "good", "idle": "", "paused": "warn", "completed": "
 
 def ls_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--status", action="append", choices=address.STATUSES, help="only these (may be repeated)")
-    parser.add_argument("--tag", help="only sessions with this tag")
+    parser.add_argument("--tag", type=given, help="only sessions with this tag")
     parser.add_argument("--key", metavar="PREFIX", help="only sessions whose own key begins so")
-    parser.add_argument("--forks-of", metavar="SESSION", help="only forks and sub-agents' sessions of this one")
+    parser.add_argument(
+        "--forks-of", type=given, metavar="SESSION", help="only forks and sub-agents' sessions of this one"
+    )
     parser.add_argument(
         "--since", metavar="TIME", help="only those active since: 7d (ago), 2026-08-28, 2026-08-28T15:04"
     )
@@ -164,7 +166,7 @@ def origin_of(info: SessionInfo) -> str:
 
 
 def show_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("session", help="id, part of an id, key:KEY or latest")
+    parser.add_argument("session", type=given, help="id, part of an id, key:KEY or latest")
     parser.add_argument("--last", type=int, metavar="N", help="only the last N entries")
     parser.add_argument("--after", type=int, default=0, metavar="SEQ", help="only entries after this one")
     parser.add_argument("--upto", type=int, metavar="SEQ", help="only entries up to this one")
@@ -302,7 +304,7 @@ def _joined(words: list[str], between: str, style: str, screen: Screen) -> None:
 
 def resume_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
-        "session", nargs="?", default="latest", help="id, part of an id, key:KEY or latest (the default)"
+        "session", nargs="?", type=given, default="latest", help="id, part of an id, key:KEY or latest (the default)"
     )
     parser.add_argument("--language", default="en", metavar="TAG", help="of the briefing: en (the default) or zh")
     parser.add_argument(

@@ -115,24 +115,29 @@ class _waiting:  # noqa: N801 - reads as a statement
 
 
 MIGRATE_FIELDS = {
-    "number": "of the migration; they are applied in this order; null for what --row-security and --app-user did",
-    "name": "what it is called; row-security or app-user",
+    "number": "of the migration; they are applied in this order",
+    "name": "what it is called",
     "state": "pending or applied",
     "sql": "what it does; @schema@ stands for the schema's name",
 }
 
 
 def migrate_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("url", nargs="?", metavar="URL", help="the store (default: that of --store)")
+    parser.add_argument(
+        "url", nargs="?", type=address.given, metavar="URL", help="the store (default: that of --store)"
+    )
     which = parser.add_mutually_exclusive_group(required=True)
     which.add_argument("--plan", action="store_true", help="show the SQL that is pending, and change nothing")
     which.add_argument("--apply", action="store_true", help="apply it")
-    parser.add_argument("--schema", metavar="NAME", help="the schema's name, where it is not segue (PostgreSQL)")
+    parser.add_argument(
+        "--schema", type=address.given, metavar="NAME", help="the schema's name, where it is not segue (PostgreSQL)"
+    )
     parser.add_argument(
         "--row-security", action="store_true", help="switch row-level security on, for good (PostgreSQL; with --apply)"
     )
     parser.add_argument(
         "--app-user",
+        type=address.given,
         metavar="NAME",
         help="let this user work with the tables, and not change them (PostgreSQL; with --apply)",
     )
@@ -152,22 +157,13 @@ def migrate(args: Namespace, screen: Screen) -> int:
         screen.line((f"-- {step.number:04} {step.name}: {state}", "bold"))
         for line in step.sql.splitlines() if args.plan else ():
             screen.line(line)
-    also = {
-        "row-security": "row-level security is switched on" if args.row_security else "",
-        "app-user": f"{args.app_user} may work with the tables" if args.app_user else "",
-    }
-    for name, told in also.items():
-        if told:
-            screen.emit({"number": None, "name": name, "state": "applied", "sql": ""})
-            screen.line(told)
     if not done.has_schema:
         screen.line("this store has no schema to migrate: nothing to do")
     elif args.plan:
         count = plural(len(done.steps), "migration")
         screen.line(f"-- {count} pending; segue migrate --apply" if done.steps else "-- up to date: nothing to do")
     else:
-        nothing = "no migration was pending" if any(also.values()) else "up to date: nothing to do"
-        screen.line(f"{plural(len(done.steps), 'migration')} applied" if done.steps else nothing)
+        screen.line(f"{plural(len(done.steps), 'migration')} applied" if done.steps else "up to date: nothing to do")
     return DONE
 
 
