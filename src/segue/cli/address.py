@@ -12,7 +12,8 @@ from typing import Any
 from urllib.parse import unquote_plus
 
 import segue
-from segue.errors import Invalid, NotFound, Unavailable
+from segue import migrations
+from segue.errors import Invalid, NotFound, SegueError, Unavailable
 from segue.model import SessionInfo
 
 from .outcome import Ambiguous, NoStore
@@ -29,6 +30,7 @@ SHORT = 8
 CANDIDATES_MAX = 10
 STATUSES = ("running", "idle", "paused", "completed", "archived")
 
+_WITH_SCHEMA = ("postgres:", "postgresql:", "mysql:", "mariadb:", "mongodb:", "mongodb+srv:")
 _SCHEME = re.compile(r"[a-z][a-z0-9+.-]*:")
 _PASSWORD = re.compile(r"(://[^/@:?#]*):(?:[^/?#]*|[^?#]*)@")
 _PARAMETER = re.compile(r"([?&])([^=&]*)=([^&]*)")
@@ -86,6 +88,42 @@ def must_exist(url: str) -> None:
         raise NoStore(
             f"no store at {place}; name it with --store or SEGUE_STORE (segue.open makes one, this command never)"
         )
+
+
+def opened(url: str, *, reads: bool = False) -> segue.Database:
+    """
+    The store that is there, open (for reading only where that is enough). None is made, and no schema changed.
+
+    Raises:
+        NoStore: There is none.
+        Unavailable: Its schema lacks migrations, or it cannot work now.
+    """
+    must_exist(url)
+    if file_of(url) is not None:
+        db = segue.open(url, read_only=True)
+        if reads:
+            return db
+        db.close()  # it is there: in an empty file or folder, opening for writing would have made a store
+    if not url.startswith(_WITH_SCHEMA):
+        return segue.open(url)
+    try:
+        return segue.open(url, migrate=False)
+    except Unavailable as error:
+        if _is_empty(url):
+            raise NoStore(
+                f"no store at {shown(url)}; name it with --store or SEGUE_STORE (segue migrate --apply and segue.open "
+                "make one, this command never)"
+            ) from error
+        raise
+
+
+def _is_empty(url: str) -> bool:
+    """Whether a server's database can be asked, and has nothing of Segue."""
+    try:
+        pending = migrations.plan(url).steps
+    except SegueError:
+        return False  # what opening said stands
+    return bool(pending) and pending[0].number == 1
 
 
 class Desk:
@@ -152,11 +190,7 @@ class Desk:
 def desk(args: Any, *, reads: bool = False, makes: bool = False) -> Iterator[Desk]:
     """Open what the options name, for reading only where that is enough, and close it afterwards."""
     url = store_url(args.store)
-    if not makes:
-        must_exist(url)
-    if file_of(url) is not None and not reads and not makes:
-        segue.open(url, read_only=True).close()  # in an empty file or folder, opening for writing would make a store
-    with segue.open(url, **({"read_only": True} if file_of(url) is not None and reads else {})) as db:
+    with segue.open(url) if makes else opened(url, reads=reads) as db:
         yield Desk(url, db, db.scope(*owner(args)))
 
 

@@ -28,6 +28,7 @@ class Command:
         example: A command line.
         reads: True when it writes nothing, so that the store is opened for reading only.
         makes: True when it makes a store where there is none.
+        common: Options of every command that mean something else here, and what.
     """
 
     name: str
@@ -40,6 +41,7 @@ class Command:
     alone: Callable[[Namespace, Screen], int] | None = None
     reads: bool = field(default=False)
     makes: bool = field(default=False)
+    common: dict[str, str] = field(default_factory=dict)
 
 
 def _no_arguments(parser: ArgumentParser) -> None:
@@ -174,11 +176,11 @@ COMMANDS = (
         "bundles of Segue, each recognised by its content. Importing again adds what is new; a file that was "
         "rewritten becomes a fork. What cannot be understood is kept and reported. With --for claude-agent-sdk "
         "transcripts of Claude Code become sessions that this SDK resumes. Exit code 1 when a file could not be read "
-        "or nothing was a conversation. It makes the store where there is none.",
+        "or nothing was a conversation. It makes the store where there is none and something is to be written.",
         moving.import_arguments,
         moving.IMPORT_FIELDS,
         "segue import ~/.claude/projects --dry-run",
-        run=moving.bring,
+        alone=moving.bring,
         makes=True,
     ),
     Command(
@@ -207,8 +209,9 @@ COMMANDS = (
     Command(
         "copy",
         "Copy sessions from one store to another, of any two kinds.",
-        "All owners' sessions, or with --tenant and --user one owner's: entries with their times, forks that share, "
-        "titles, tags, states, erased content. Digests are compared afterwards. Nothing in the target is overwritten: "
+        "All owners' sessions, unless --tenant or --user is given on the command line (what the environment names for "
+        "other commands does not count here): entries with their times, forks that share, titles, tags, states, erased "
+        "content. Digests are compared afterwards. Nothing in the target is overwritten: "
         "run it again after an interruption, or for what came since; what is there already is only compared. Exit code "
         "1 when a session differs, was refused or is damaged. It makes the store that is copied into.",
         moving.copy_arguments,
@@ -216,6 +219,10 @@ COMMANDS = (
         "segue copy --from sqlite:///segue.db --to postgresql://segue@db.example.com/segue",
         alone=moving.copy_sessions,
         makes=True,
+        common={
+            "--tenant": "only this tenant's sessions, with --user one user's alone (default: all owners')",
+            "--user": "with --tenant: only this user's sessions (default: all users')",
+        },
     ),
     Command(
         "sweep",
@@ -252,9 +259,11 @@ COMMANDS = (
     Command(
         "migrate",
         "Show or apply the migrations that the schema of a store lacks.",
-        "A store that is opened brings its schema up to date by itself. Use this where programs connect as a user who "
-        "may not: run it as the owner. It may be run while programs work, and by several at once. What was cut short "
-        "is not half done, or (MySQL) done again. Stores without a schema have nothing to do.",
+        "A program that opens a store brings its schema up to date by itself; of the commands, only import and the "
+        "target of copy do so on a server. Use this where programs connect as a user who may not: run it as the owner. "
+        "It may be run while programs work, and by several at once. What was cut short is not half done, or (MySQL) "
+        "done again. Stores without numbered migrations (JSON lines, Redis, MongoDB) are only opened: they have "
+        "nothing to do. --row-security and --app-user are done whether or not a migration is pending.",
         upkeep.migrate_arguments,
         upkeep.MIGRATE_FIELDS,
         "segue migrate postgresql://owner@db.example.com/segue --plan",
@@ -295,7 +304,7 @@ def parser() -> ArgumentParser:
     )
     made.set_defaults(command=None, store=None, tenant=None, user=None, json=False, debug=False)
     made.add_argument("--version", action="version", version=f"segue {_version()}")
-    _common(made)
+    _common(made, {})
     below = made.add_subparsers(title="commands", metavar="COMMAND", dest="name")
     for command in COMMANDS:
         one = below.add_parser(
@@ -303,17 +312,21 @@ def parser() -> ArgumentParser:
         )
         one.set_defaults(command=command)
         command.arguments(one)
-        _common(one)
+        _common(one, command.common)
     return made
 
 
-def _common(made: ArgumentParser) -> None:
-    """Options of every command; suppressed defaults let the one given before the command's name stand."""
+def _common(made: ArgumentParser, own: dict[str, str]) -> None:
+    """
+    Options of every command, with the command's own help where it has one.
+
+    Suppressed defaults let the one given before the command's name stand.
+    """
     from argparse import SUPPRESS
 
     group = made.add_argument_group("options of every command")
     for name, metavar, help in COMMON:
-        group.add_argument(name, type=address.given, metavar=metavar, help=help, default=SUPPRESS)
+        group.add_argument(name, type=address.given, metavar=metavar, help=own.get(name, help), default=SUPPRESS)
     for name, help in SWITCHES:
         group.add_argument(name, action="store_true", help=help, default=SUPPRESS)
 

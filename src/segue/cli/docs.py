@@ -48,7 +48,8 @@ are respected), cut to its width, and neither in a pipe. Control and direction c
 as escapes (`\\x1b`, `\\u202e`); stored text never steers the terminal.
 
 A store that is not there is never made, but by `segue import` and as the target of `segue copy`: every other command
-says `no store at …` and ends with 5.
+says `no store at …` and ends with 5. A database of a server without Segue's tables is no store either (but of Redis,
+which has none: there it is an empty one).
 
 ### A session
 
@@ -85,8 +86,10 @@ def _section(command: Command) -> str:
     parts = [f"### segue {command.name}\n", command.summary]
     parts += [command.about] if command.about else []
     parts += [f"\n```text\n{usage}\n```\n"]
-    if actions:
-        parts += [_table(("argument", "meaning"), [(f"`{_name(action)}`", action.help or "") for action in actions])]
+    rows = [(f"`{_name(action)}`", action.help or "") for action in actions]
+    rows += [(f"`{name} {metavar}`", command.common[name]) for name, metavar, _ in COMMON if name in command.common]
+    if rows:
+        parts += [_table(("argument", "meaning"), rows)]
     parts += [f"Example: `{command.example}`\n"]
     if command.json is SESSION_FIELDS:
         return "\n".join([*parts, "With `--json`: one line a session, as [above](#a-session).\n"])

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import os
 from argparse import ArgumentParser, Namespace
 from collections import Counter
 from collections.abc import Iterator
 from io import BytesIO
+from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import segue
 from segue import codec
 from segue.convert import FORMATS
-from segue.copying import Copied, Progress, copy
+from segue.copying import Copied, Progress, copy, is_same_place
 from segue.errors import Invalid
 from segue.exporters import (
     Left,
@@ -22,12 +24,12 @@ from segue.exporters import (
     export_messages,
     export_original,
 )
-from segue.importers import FileReport, import_paths
+from segue.importers import FileReport, has_conversations, import_paths, printable
 from segue.model import ScopeKey
 
 from . import address, output
 from .address import Desk, given, short_id
-from .outcome import DONE, FINDING
+from .outcome import DONE, FINDING, NoStore
 from .screen import Screen
 from .text import one_line, plural
 
@@ -73,6 +75,9 @@ _LEFT = {
 BAR = 24
 """Cells of the progress bar."""
 KINDS = ("original", "bundle", "messages", "markdown", "html")
+OTHERS_MAX = 5
+"""How many owners are named when the one that was asked for has nothing."""
+
 LEFT_MAX = 10
 """How many things that were left out are told to a person one by one."""
 
@@ -93,17 +98,34 @@ def import_arguments(parser: ArgumentParser) -> None:
     )
 
 
-def bring(desk: Desk, args: Namespace, screen: Screen) -> int:
+def bring(args: Namespace, screen: Screen) -> int:
     """Import files and folders."""
+    if args.project and not args.sdk:
+        raise Invalid("--project goes with --for; leave it out", where="project")
+    url = address.store_url(args.store)
+    with _store(url, args) as db:
+        return _bring(Desk(url, db, db.scope(*address.owner(args))), args, screen)
 
+
+def _store(url: str, args: Namespace) -> segue.Database:
+    """The store; where there is none and nothing is to be written, an empty one that leaves nothing behind."""
+    try:
+        if args.dry_run:
+            return address.opened(url)
+        address.must_exist(url)
+    except NoStore:
+        if args.dry_run or not has_conversations(args.path):
+            return segue.open("memory:")
+    return segue.open(url)
+
+
+def _bring(desk: Desk, args: Namespace, screen: Screen) -> int:
     def progress(path: str, done: int, size: int) -> None:
         screen.progress(f"{path}: {100 * done // max(size, 1)} %")
 
     outcomes: dict[str, int] = {}
-    named = {str(Path(path)) for path in args.path if not Path(path).is_dir()}
+    named = {printable(Path(path)) for path in args.path if not os.path.isdir(path)}  # noqa: PTH112 - Path's may raise
     is_bad = False
-    if args.project and not args.sdk:
-        raise Invalid("--project goes with --for; leave it out", where="project")
     reports = (
         _for_sdk(desk, args)
         if args.sdk
@@ -277,10 +299,10 @@ def copy_arguments(parser: ArgumentParser) -> None:
 def copy_sessions(args: Namespace, screen: Screen) -> int:
     """Copy the sessions of one store into another."""
     source, target = address.store_url(args.source or args.store), address.store_url(args.target)
-    if source == target:
+    if target.startswith("memory:"):
+        raise Invalid("a copy into memory: would be gone when the command ends; name a store that stays", where="to")
+    if is_same_place(source, target):
         raise Invalid("--from and --to are the same store", where="to")
-    address.must_exist(source)
-    one = ScopeKey(*address.owner(args)) if args.tenant or args.user else None
 
     def each(copied: Copied) -> None:
         screen.progress("")
@@ -288,15 +310,16 @@ def copy_sessions(args: Namespace, screen: Screen) -> int:
         if not copied.is_whole or not (args.quiet or copied.outcome == "unchanged"):
             _tell_copied(copied, screen)
 
-    report = copy(
-        source,
-        target,
-        scope=one,
-        running="refuse" if args.refuse_running else "copy",
-        attributes="source" if args.source_attributes else "keep",
-        each=each,
-        progress=lambda done: screen.progress(_bar(done)),
-    )
+    with address.opened(source, reads=True) as db:
+        report = copy(
+            db,
+            target,
+            scope=_owners(db, args, address.shown(source)),
+            running="refuse" if args.refuse_running else "copy",
+            attributes="source" if args.source_attributes else "keep",
+            each=each,
+            progress=lambda done: screen.progress(_bar(done)),
+        )
     screen.progress("")
     told = ", ".join(f"{count:,} {outcome}" for outcome, count in sorted(report.outcomes.items()))
     screen.line(f"{told or 'no sessions'}; {plural(report.entries, 'entry', 'entries')} copied")
@@ -304,6 +327,30 @@ def copy_sessions(args: Namespace, screen: Screen) -> int:
     for what, count in left.items():
         screen.line((f"{plural(count, 'session')}: {what}", "dim"))
     return DONE if report.is_whole else FINDING
+
+
+def _owners(db: segue.Database, args: Namespace, where: str) -> list[ScopeKey] | None:
+    """Whose sessions are meant, if not everybody's: one owner's, or those of all users of a tenant."""
+    if not args.tenant and not args.user:
+        return None
+    if not args.tenant:
+        raise Invalid(f"which {args.user}? name the tenant too, with --tenant", where="tenant")
+    if args.user:
+        asked = ScopeKey(args.tenant, args.user)
+        has = next(db.scope(*asked).iterate(status=address.STATUSES, unlisted=True), None) is not None
+        found = [asked] if has else []
+    else:
+        found = [one for one in db.scopes() if one.tenant == args.tenant]
+    if not found:
+        others = [f"{one.tenant}/{one.user}" for one in islice(db.scopes(), OTHERS_MAX + 1)]
+        named = ", ".join(others[:OTHERS_MAX]) + (" and others" if len(others) > OTHERS_MAX else "")
+        whose = f"{args.tenant}/{args.user}" if args.user else f"any user of {args.tenant}"
+        raise Invalid(
+            f"no sessions of {whose} in {where}; "
+            + (f"there are some of {named}" if others else "nobody has any there"),
+            where="tenant",
+        )
+    return found
 
 
 def _copied_value(copied: Copied) -> dict[str, Any]:

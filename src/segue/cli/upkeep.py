@@ -115,8 +115,8 @@ class _waiting:  # noqa: N801 - reads as a statement
 
 
 MIGRATE_FIELDS = {
-    "number": "of the migration; they are applied in this order",
-    "name": "what it is called",
+    "number": "of the migration; they are applied in this order; null for what --row-security and --app-user did",
+    "name": "what it is called; row-security or app-user",
     "state": "pending or applied",
     "sql": "what it does; @schema@ stands for the schema's name",
 }
@@ -157,13 +157,22 @@ def migrate(args: Namespace, screen: Screen) -> int:
         screen.line((f"-- {step.number:04} {step.name}: {state}", "bold"))
         for line in step.sql.splitlines() if args.plan else ():
             screen.line(line)
+    also = {
+        "row-security": "row-level security is switched on" if args.row_security else "",
+        "app-user": f"{args.app_user} may work with the tables" if args.app_user else "",
+    }
+    for name, told in also.items():
+        if told:
+            screen.emit({"number": None, "name": name, "state": "applied", "sql": ""})
+            screen.line(told)
     if not done.has_schema:
         screen.line("this store has no schema to migrate: nothing to do")
     elif args.plan:
         count = plural(len(done.steps), "migration")
         screen.line(f"-- {count} pending; segue migrate --apply" if done.steps else "-- up to date: nothing to do")
     else:
-        screen.line(f"{plural(len(done.steps), 'migration')} applied" if done.steps else "up to date: nothing to do")
+        nothing = "no migration was pending" if any(also.values()) else "up to date: nothing to do"
+        screen.line(f"{plural(len(done.steps), 'migration')} applied" if done.steps else nothing)
     return DONE
 
 
