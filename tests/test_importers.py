@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import random
 import sqlite3
-from contextlib import closing
+import tempfile
+from contextlib import closing, contextmanager
+from pathlib import Path
 
 import pytest
 
 import import_samples as samples
 import segue
 from import_samples import call, claude_record, line, messages_of, original_of, result, spent
-from segue import Usage, ViewSpec
+from segue import Usage, ViewSpec, cli
 from segue.errors import Unavailable
 from segue.exporters import export_bundle
 from segue.importers import import_file, import_paths, import_rows, import_transcript
@@ -517,6 +520,88 @@ def test_a_store_of_segue_is_named_with_the_command_that_copies_it(scope, tmp_pa
         db.scope().create().append({"role": "user", "content": "hi"})
     report = import_file(scope, tmp_path / "mine.db")
     assert (report.outcome, "segue copy" in report.reason) == ("skipped", True)
+
+
+# What cannot be read, and odd names
+
+
+@pytest.fixture
+def as_nobody():
+    """A folder in which, and a moment for which, permissions hold although the tests may run as root."""
+    with tempfile.TemporaryDirectory() as folder:
+        os.chmod(folder, 0o755)  # noqa: S103
+        is_root = os.geteuid() == 0
+
+        @contextmanager
+        def moment():
+            os.seteuid(65534 if is_root else os.geteuid())
+            try:
+                yield
+            finally:
+                os.seteuid(0 if is_root else os.geteuid())
+
+        yield Path(folder), moment
+
+
+@pytest.mark.parametrize("mode", [0o000, 0o444, 0o555])
+def test_what_may_not_be_read_is_told_and_the_rest_is_imported(as_nobody, capfd, mode):
+    folder, moment = as_nobody
+    closed = folder / "in" / "closed"
+    closed.mkdir(parents=True)
+    for path in (closed / "a.jsonl", folder / "in" / "z" / "b.jsonl"):
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(TALK)
+    (closed / "a.jsonl").chmod(0o000)
+    closed.chmod(mode)
+    with moment():
+        code = cli.main(["import", str(folder / "in"), "--store", "memory:", "--json"])
+    closed.chmod(0o755)
+    first, second = map(json.loads, capfd.readouterr().out.splitlines())
+    place = closed if mode == 0o000 else closed / "a.jsonl"
+    assert (first["path"], first["outcome"], code) == (str(place), "failed", 1)
+    assert "Permission denied" in first["reason"]
+    assert second["outcome"] == "imported"
+
+
+def test_a_file_in_a_folder_that_is_closed_is_told_when_it_is_named(as_nobody, capfd):
+    folder, moment = as_nobody
+    (folder / "closed").mkdir()
+    (folder / "closed").chmod(0o000)
+    with moment():
+        code = cli.main(["import", str(folder / "closed" / "a.jsonl"), "--store", "memory:"])
+    assert (code, "Permission denied" in capfd.readouterr().out) == (1, True)
+
+
+@pytest.mark.parametrize("name", samples.FILES)
+def test_a_name_that_is_no_utf_8_is_told_with_a_mark_and_imported_once(scope, tmp_path, name):
+    for odd in (b"\xff", b"\xfe", b"agent-\xff"):
+        path = Path(os.fsdecode(os.fsencode(tmp_path) + b"/" + odd + b"/" + odd + b".x"))
+        path.parent.mkdir()
+        path.write_bytes(samples.FILES[name])
+    first = list(import_paths(scope, [tmp_path]))
+    first = [report for report in first if "store.db" not in report.path]
+    assert {report.outcome for report in first} <= {"imported", "unchanged"}
+    assert len({report.path.encode() for report in first}) == 3
+    again = [report for report in import_paths(scope, [tmp_path]) if "store.db" not in report.path]
+    assert {report.outcome for report in again} == {"unchanged"}
+    assert original_of(scope, first[0]) == samples.FILES[name]
+
+
+def test_a_name_that_is_no_utf_8_goes_through_the_command_line(tmp_path, capfd):
+    path = os.fsdecode(os.fsencode(tmp_path) + b"/\xff.jsonl")
+    Path(path).write_bytes(TALK)
+    Path(path.replace(".jsonl", ".md")).write_bytes(b"# notes")
+    store = f"sqlite:///{tmp_path}/s.db"
+    for as_json in ((), ("--json",)):
+        assert cli.main(["import", path, "--store", store, *as_json]) == 0
+        assert cli.main(["import", path, path.replace(".jsonl", ".md"), "--store", store, *as_json]) == 1
+
+
+@pytest.mark.parametrize("words", [(), ("--for", "claude-agent-sdk")])
+def test_a_pipe_is_refused_by_name(tmp_path, capfd, words):
+    os.mkfifo(tmp_path / "p.jsonl")
+    assert cli.main(["import", str(tmp_path / "p.jsonl"), "--store", "memory:", *words]) == 1
+    assert "a pipe" in capfd.readouterr().out
 
 
 # Bundles

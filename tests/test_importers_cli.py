@@ -46,11 +46,30 @@ def test_the_exit_status_tells_of_what_was_no_conversation(run, tmp_path):
     assert run("import", "missing.jsonl")[0] == 2
 
 
-def test_a_dry_run_leaves_the_store_empty(run):
-    code, out, _ = run("import", "claude.jsonl", "--dry-run")
-    assert (code, b"nothing written" in out) == (0, True)
+def test_a_dry_run_makes_no_store_and_changes_none(run, tmp_path):
+    for words in ((), ("--for", "claude-agent-sdk")):
+        code, out, _ = run("import", "claude.jsonl", "--dry-run", *words)
+        assert (code, b"nothing written" in out, b"1 imported" in out) == (0, True, True)
+    run("import", "codex.jsonl", "--dry-run", "--store", "jsonl:folder")
+    assert not (tmp_path / "store.db").exists()
+    assert not (tmp_path / "folder").exists()
+    run("import", "codex.jsonl")
+    code, out, _ = run("import", "claude.jsonl", "codex.jsonl", "--dry-run", "--json")
+    assert [json.loads(line)["outcome"] for line in out.splitlines()] == ["imported", "unchanged"]
     with segue.open("sqlite:///store.db") as db:
-        assert list(db.scope().iterate()) == []
+        assert len(list(db.scope().iterate(unlisted=True))) == 1
+
+
+def test_an_import_that_has_nothing_to_write_makes_no_store(run, tmp_path):
+    (tmp_path / "none").mkdir()
+    (tmp_path / "notes.md").write_text("# mine")
+    (tmp_path / "empty.json").write_text("[]")
+    (tmp_path / "other.zst").write_bytes(b"\x28\xb5\x2f\xfd" + b"x" * 100)
+    for words in (["none"], ["notes.md"], ["empty.json", "none"], ["other.zst"], ["none", "missing"]):
+        assert run("import", *words)[0] == (2 if "missing" in words else 1)
+        assert not (tmp_path / "store.db").exists()
+    assert run("import", "none", "notes.md", "claude.jsonl")[1].count(b"imported") == 2
+    assert (tmp_path / "store.db").exists()
 
 
 @pytest.mark.parametrize("kind", ["original", "bundle", "messages", "markdown", "html"])
@@ -64,8 +83,11 @@ def test_every_export_is_written(run, tmp_path, kind):
     if kind == "original":
         assert body == samples.claude()
     if kind == "bundle":
+        code, out, _ = run("import", "out", "--store", "other.db", "--dry-run")
+        assert (code, b"2 messages" in out, (tmp_path / "other.db").exists()) == (0, True, False)
         assert run("import", "out", "--user", "wu")[0] == 0
-        assert run("import", "out", "--user", "wu")[0] == 0
+        code, out, _ = run("import", "out", "--user", "wu")
+        assert (code, out) == (0, b"unchanged  out\n1 unchanged\n")
 
 
 def test_an_imported_session_is_shown_as_a_conversation(run):

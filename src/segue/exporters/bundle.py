@@ -317,6 +317,14 @@ def _values(file: BinaryIO) -> Iterator[dict[str, Any]]:
     raise Invalid("the bundle is cut off: its manifest is missing; export it again", where="file")
 
 
+def is_bundle(file: BinaryIO) -> bool:
+    """Whether a file is the beginning of a bundle that this Segue reads."""
+    try:
+        return next(_values(file), None) is not None
+    except Invalid:
+        return False
+
+
 def _lines(packed: Any) -> Iterator[bytes]:
     reader = io.BufferedReader(packed)
     while line := reader.readline(LINE_MAX):

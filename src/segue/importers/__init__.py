@@ -10,10 +10,10 @@ See ``docs/importing.md`` for the formats, and for what of each is kept where.
 """
 
 from .claude_code import import_transcript
-from .intake import IMPORTERS, files, import_file, import_paths, recognise
+from .intake import IMPORTERS, files, has_conversations, import_file, import_paths, recognise
 from .messages import import_rows
 from .report import Defect, FileReport, SessionReport
-from .source import Source
+from .source import Source, printable
 
 __all__ = [
     "IMPORTERS",
@@ -22,9 +22,11 @@ __all__ = [
     "SessionReport",
     "Source",
     "files",
+    "has_conversations",
     "import_file",
     "import_paths",
     "import_rows",
     "import_transcript",
+    "printable",
     "recognise",
 ]

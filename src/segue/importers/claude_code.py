@@ -23,7 +23,7 @@ from segue.session import Scope
 from .conversation import Conversation, Record, Said, made
 from .records import Line, clean, parse, when_us
 from .report import FileReport
-from .source import Source
+from .source import Source, printable
 from .tokens import of_anthropic
 from .tree import Tree
 from .writing import PIECE, check
@@ -199,7 +199,7 @@ class _Reader:
         """The key of the file's session, and of the one it belongs to."""
         values = [value for value in self.source.sample if isinstance(value, dict)]
         found = [str(v["sessionId"]) for v in values if isinstance(v.get("sessionId"), str) and v["sessionId"]]
-        stem = self.source.path.stem
+        stem = printable(self.source.path.stem)
         session = stem if _UUID.fullmatch(stem) else found[0] if found else ""
         if not session:
             return self.source.key(NAME), None

@@ -16,7 +16,7 @@ import msgspec
 from .conversation import Conversation
 from .records import objects, value_of
 from .report import FileReport
-from .source import Source
+from .source import Source, printable
 
 _raws = msgspec.json.Decoder(list[msgspec.Raw])
 
@@ -61,7 +61,7 @@ class Frame:
     def conversation(self) -> Conversation:
         """The hidden session that keeps the frame."""
         return Conversation(
-            self.source.key(self.tool, "frame"), self.tool, "segue", (), title=f"{self.source.path.name}"[:200],
+            self.source.key(self.tool, "frame"), self.tool, "segue", (), title=printable(self.source.path.name)[:200],
             metadata={"frame": True}, whole=msgspec.json.encode({"parts": self.parts}),
         )  # fmt: skip
 

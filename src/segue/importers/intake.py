@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import sqlite3
+import stat
 from collections.abc import Iterable, Iterator
+from itertools import islice
 from os import PathLike
 from pathlib import Path
 from types import ModuleType
+from typing import Literal
 
 from segue.errors import Corrupt, Invalid, NotDone, SegueError
 from segue.session import Scope
@@ -14,7 +18,7 @@ from segue.session import Scope
 from . import chatgpt, claude_ai, claude_code, codex, gemini_cli, langgraph, llm_logs, messages, openai_agents
 from .conversation import Conversation
 from .report import FileReport, Outcome, SessionReport
-from .source import Progress, Source
+from .source import Progress, Source, printable
 from .strangers import name_of
 from .writing import Writer
 
@@ -56,25 +60,42 @@ def files(paths: Iterable[str | PathLike[str]]) -> Iterator[Path]:
     """
     Files, and everything in folders, in a folder the files before its folders.
 
+    A folder that cannot be looked into, and what cannot be looked at, is there as it is: reading it says why.
+
     Raises:
         Invalid: A path is not there.
     """
     for given in paths:
         path = Path(given)
-        if path.is_dir():
+        kind = _kind(path)
+        if kind == "folder":
             yield from _below(path)
-        elif path.exists():
+        elif kind:
             yield path
         else:
-            raise Invalid(f"no file or folder {str(path)!r}", where="paths")
+            raise Invalid(f"no file or folder {printable(path)!r}", where="paths")
 
 
 def _below(folder: Path) -> Iterator[Path]:
-    inside = sorted(folder.iterdir())
-    yield from (path for path in inside if path.is_file())
-    for path in inside:
-        if path.is_dir() and not path.is_symlink():
+    try:
+        inside = sorted(folder.iterdir())
+    except OSError:
+        yield folder
+        return
+    kinds = {path: _kind(path) for path in inside}
+    yield from (path for path, kind in kinds.items() if kind in {"file", "closed"})
+    for path, kind in kinds.items():
+        if kind == "folder" and not path.is_symlink():
             yield from _below(path)
+
+
+def _kind(path: Path) -> Literal["file", "folder", "other", "closed", ""]:
+    """What is at a place: ``closed`` may not be looked at, and the empty word is nothing."""
+    try:
+        mode = path.stat().st_mode
+    except OSError as error:
+        return "closed" if error.errno in {errno.EACCES, errno.EPERM, errno.EIO} else ""
+    return "file" if stat.S_ISREG(mode) else "folder" if stat.S_ISDIR(mode) else "other"
 
 
 def import_file(
@@ -94,13 +115,14 @@ def import_file(
     Raises:
         Unavailable: The store cannot work now; import it again to go on.
     """
-    report = FileReport(str(path))
+    report = FileReport(printable(path))
     try:
         source = Source(Path(path), progress)
         report.bytes = source.size
         importer = recognise(source)
     except OSError as error:
-        report.outcome, report.reason = "failed", f"the file cannot be read: {error.strerror or error}"
+        what = "folder" if _kind(Path(path)) == "folder" else "file"
+        report.outcome, report.reason = "failed", f"the {what} cannot be read: {error.strerror or error}"
         return report
     except sqlite3.Error as error:
         report.outcome, report.reason = "failed", f"the database cannot be read: {error}"
@@ -148,6 +170,30 @@ def _bundle(scope: Scope, source: Source, report: FileReport, *, is_dry: bool) -
         told.messages, told.entries = one.messages, one.entries
         report.sessions.append(told)
     return report
+
+
+def has_conversations(paths: Iterable[str | PathLike[str]]) -> bool:
+    """
+    Whether an import of the paths into an empty store would write anything. Of each file only as much is read as tells.
+
+    Raises:
+        Invalid: A path is not there.
+    """
+    return any(map(_has_conversation, islice(files(paths), FILES_MAX)))
+
+
+def _has_conversation(path: Path) -> bool:
+    from segue.exporters.bundle import is_bundle
+
+    try:
+        source = Source(path)
+        importer = recognise(source)
+        if importer is not None:
+            return any(True for _ in importer.read(source, FileReport("")))
+        with path.open("rb") as file:
+            return source.start.startswith(_ZSTD) and is_bundle(file)
+    except (OSError, sqlite3.Error):
+        return False  # the import says why
 
 
 def recognise(source: Source) -> ModuleType | None:

@@ -58,7 +58,7 @@ class FileReport:
     One file: what it was taken for, and what became of it.
 
     Attributes:
-        path: As it was given.
+        path: As it was given; where a name in it is no UTF-8, that part replaced and a mark added.
         format: Name of the importer; empty when none knew it.
         outcome: ``imported``, ``unchanged`` (nothing was new), ``skipped`` (not a conversation that is known),
             ``failed`` (it could not be read to the end).

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
+import stat
 from collections.abc import Callable, Iterator
 from functools import cached_property
 from itertools import islice
@@ -48,12 +50,20 @@ class Source:
         sample: JSON values of its first lines, where it is a file of lines.
         document: Its value, where it is one JSON document.
         is_damaged: The document is no whole JSON; ``document`` is what could be read of it.
+
+    Raises:
+        OSError: It may not be looked at, or is no file.
     """
 
     def __init__(self, path: Path, progress: Progress | None = None) -> None:
         self.path = path
         self.is_damaged = False
-        self.size = path.stat().st_size
+        found = path.stat()
+        if not stat.S_ISREG(found.st_mode) and not stat.S_ISDIR(found.st_mode):  # reading it may wait for ever
+            raise OSError(
+                errno.EINVAL, "it is a pipe, a socket or a device; write what it gives to a file, import that"
+            )
+        self.size = found.st_size
         self._progress = progress
 
     @cached_property
@@ -172,6 +182,17 @@ class Source:
         """A key for what has no id of its own: made of the file's place."""
         place = hashlib.sha256(os.fsencode(os.path.realpath(self.path))).hexdigest()[:32]
         return f"{tool}:file:{place}{'/' if part else ''}{part}"
+
+
+def printable(path: str | os.PathLike[str]) -> str:
+    """The path as text; what in it is no UTF-8 is U+FFFD, and then a mark at the end tells it from others."""
+    text = str(path)
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raw = os.fsencode(text)
+        return f"{raw.decode('utf-8', 'replace')}~{hashlib.sha256(raw).hexdigest()[:8]}"
+    return text
 
 
 def _controls(raw: bytes) -> int:

@@ -12,7 +12,7 @@ from typing import Any
 from claude_agent_sdk import project_key_for_directory
 
 from segue.errors import NotDone, Unavailable
-from segue.importers import FileReport, SessionReport, Source, files, recognise
+from segue.importers import FileReport, SessionReport, Source, files, printable, recognise
 from segue.model import Usage
 
 from .mirror import Mirror
@@ -53,7 +53,7 @@ def import_transcripts(
 
 
 def _import(store: SegueSessionStore, path: Path, *, is_dry: bool) -> FileReport:
-    report = FileReport(str(path))
+    report = FileReport(printable(path))
     try:
         source = Source(path)
         report.bytes = source.size
