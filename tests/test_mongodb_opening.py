@@ -289,6 +289,7 @@ def row(server: Server, id: str) -> dict:
 
 def test_a_sound_store_verifies_also_after_an_erase(server: Server, forked: MongoStore) -> None:
     assert spoilt(server) == []
+    assert forked.check(deep=True)[-1].text == "2 sessions were read, entry by entry"
     forked.commit([Erase(ME, "s")])
     assert spoilt(server) == []
 

@@ -542,6 +542,16 @@ def test_a_closed_database_says_so(db, me):
     db.close()
 
 
+def test_a_deep_check_says_how_many_sessions_it_read_so_that_an_empty_store_is_not_taken_for_a_sound_one(db):
+    def told() -> list[str]:
+        return [report.text for report in db.check(deep=True) if "sessions were read" in report.text]
+
+    assert told() == ["0 sessions were read, entry by entry"]
+    for n in range(3):
+        db.scope("acme", f"user-{n % 2}").create().append({"role": "user", "content": "?"})
+    assert told() == ["3 sessions were read, entry by entry"]
+
+
 @pytest.mark.parametrize(
     "url",
     [

@@ -75,12 +75,15 @@ class Checker:
     def sessions(self) -> list[Report]:
         """Every line of every session; damage with session and seq."""
         reports: list[Report] = []
+        count = 0
         for scope in scopes_of(self._folder):
             with suppress(FileNotFoundError), self._folder.scope(scope) as place:
-                reports += self._scope(place, scope)
-        return reports
+                found, read = self._scope(place, scope)
+                reports += found
+                count += read
+        return [*reports, Report("ok", f"{count} sessions were read, entry by entry")]
 
-    def _scope(self, place: Place, scope: ScopeKey) -> list[Report]:
+    def _scope(self, place: Place, scope: ScopeKey) -> tuple[list[Report], int]:
         with self._shelf.lock:
             sessions = [table.summary.session for table, _lease in self._shelf.all(place, scope, trust_index=False)]
         reports, needs = [], dict[str, int]()
@@ -98,7 +101,7 @@ class Checker:
         for session, table in tables.items():
             reports += [_named(each, scope, session) for each in _shared(table, tables, needs.get(session, 0))]
         self._shelf.clear()
-        return reports
+        return reports, len(tables)
 
     def _table(self, place: Place, scope: ScopeKey, table: Table) -> Iterator[Report]:
         where = place.shown(session_file(table.summary.session))

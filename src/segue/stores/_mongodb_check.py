@@ -99,11 +99,13 @@ def _indexes(link: Link) -> Iterator[Report]:
 
 def damage(link: Link) -> Iterator[Report]:
     """Every session and every entry, as far as it is not what it should be."""
-    after = b""
+    after, count = b"", 0
     while found := link.sessions.find_one({"_id": {"$gt": after}}, sort=[("_id", 1)], projection={"_id": True}):
         after = found["_id"]
         yield from _session(link, after)
+        count += 1
     yield from _strays(link)
+    yield Report("ok", f"{count} sessions were read, entry by entry")
 
 
 def _session(link: Link, segment: bytes) -> Iterator[Report]:

@@ -205,12 +205,14 @@ def damage(conn: Connection[Any]) -> list[Report]:
 
 
 def _sessions(conn: Connection[Any]) -> Iterator[Report]:
-    place = (b"", b"", b"")
+    place, count = (b"", b"", b""), 0
     while rows := run(conn, [_LIST], (place[0], place[0], place[1], place[1], place[2], PAGE))[0]:
         for row in rows:
             found = _Found(Row(*row[4:]), *row[:4])
             place = (found.row.tenant, found.row.user_id, found.row.id)
             yield from _session(conn, found)
+        count += len(rows)
+    yield Report("ok", f"{count} sessions were read, entry by entry")
 
 
 def _strays(conn: Connection[Any]) -> Iterator[Report]:

@@ -178,7 +178,7 @@ class _Verifier:
         self._schema = schema
 
     def reports(self) -> Iterator[Report]:
-        place = ("", "", "")
+        place, count = ("", "", ""), 0
         while sessions := [_Session(*row) for row in self._rows(_LIST, *place, PAGE)]:
             for session in sessions:
                 try:
@@ -189,8 +189,10 @@ class _Verifier:
                     # The server itself cannot read it; the others may be whole.
                     yield Report("damage", str(translate(error, self._schema.where)), session.scope, session.id)
             place = (sessions[-1].tenant, sessions[-1].user, sessions[-1].id)
+            count += len(sessions)
         for (segment,) in self._rows(_STRAYS, LISTED_MAX):
             yield Report("damage", f"segment {segment} has entries and no session")
+        yield Report("ok", f"{count} sessions were read, entry by entry")
 
     def _session(self, session: _Session) -> Iterator[Report]:
         yield from self._gaps(session)

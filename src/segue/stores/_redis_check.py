@@ -55,6 +55,7 @@ def damage(reader: Reader, keys: Keys) -> Iterator[Report]:
     """Every session that there is, then the lists of every scope."""
     verifier = _Verifier(reader, keys)
     scopes: set[ScopeKey] = set()
+    sessions: set[int] = set()  # a key may come twice
     for found in reader.link.scan(f"{keys.prefix}:{{*"):
         for key in found:
             owner = keys.owner_of(key)
@@ -62,11 +63,13 @@ def damage(reader: Reader, keys: Keys) -> Iterator[Report]:
                 continue
             scopes.add(owner[0])
             if key == keys.of_session(*owner)[0]:
+                sessions.add(hash(owner))
                 yield from _certain(partial(verifier.session, *owner))
             else:
                 yield from _certain(partial(verifier.stray, *owner))
     for scope in sorted(scopes):
         yield from _certain(partial(verifier.lists, scope))
+    yield Report("ok", f"{len(sessions)} sessions were read, entry by entry")
 
 
 def _certain(look: Callable[[], Iterator[_Finding]]) -> list[Report]:

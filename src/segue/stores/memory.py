@@ -393,6 +393,9 @@ class MemoryStore:
             for scope, mine in self._data.sessions.items() if deep else ():
                 for name, session in mine.items():
                     reports += _damage(scope, name, session)
+            if deep:
+                count = sum(map(len, self._data.sessions.values()))
+                reports.append(Report("ok", f"{count} sessions were read, entry by entry"))
         return reports
 
     def close(self) -> None:
