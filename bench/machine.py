@@ -25,7 +25,7 @@ def describe(folder: Path) -> dict[str, Any]:
         "processor": _first("/proc/cpuinfo", r"model name\s*: (.+)") or platform.processor(),
         "cores": os.cpu_count(),
         "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30),
-        "system": f"{platform.system()} {platform.release()}",
+        "system": f"{platform.system()} {platform.release().partition('-')[0]}",
         "file_system": _file_system(folder),
         "fsync_ms": round(fsync_seconds(folder) * 1e3, 3),
         "python": platform.python_version(),

@@ -118,6 +118,12 @@ def tables(shown: Figures) -> str:
 def _about(shown: Figures) -> str:
     raw, machine = shown.raw, shown.raw["machine"]
     programs = ", ".join(f"{name} {machine[name]}" for name in ("PostgreSQL", "MariaDB", "Redis") if name in machine)
+    busy = (
+        "\n- **The machine was busy with other programs when the run began**: milliseconds and rates are worse than "
+        "on a quiet one, and ratios scatter more (every sample is in the JSON)."
+        if machine["load_before"] > machine["cores"]
+        else ""
+    )
     left_out = "".join(f"\n- Not measured: {SYSTEMS[name].title}: {why}." for name, why in raw["left_out"].items())
     return (
         f"Measured {raw['date']}, in {raw['minutes']:.0f} minutes.\n\n"
@@ -127,7 +133,7 @@ def _about(shown: Figures) -> str:
         f"- Load (processes that run or wait, our own among them) before: {machine['load_before']}, while measuring: "
         f"{min(machine['load_during'])} to {max(machine['load_during'])}, after: {machine['load_after']}.\n"
         f"- Python {machine['python']}, SQLite {machine['sqlite3']} in Python, apsw {machine['apsw']}, {programs}."
-        f"{left_out}"
+        f"{busy}{left_out}"
     )
 
 

@@ -85,3 +85,10 @@ def test_every_system_has_its_layer_and_its_pins():
         module, _, name = system.layer.partition(".")
         assert f"class {name}(" in (Path(ROOT) / "bench" / "layers" / f"{module}.py").read_text("utf-8")
         assert not system.environment or system.environment in PINS
+
+
+def test_the_committed_figures_are_a_whole_run():
+    figures = json.loads((ROOT / "docs" / "data" / "bench.json").read_text("utf-8"))
+    assert figures["sizes"] == json.loads(json.dumps(compare.Sizes()._asdict()))
+    assert figures["minutes"] < 30
+    assert figures["calls"].keys() | figures["left_out"].keys() == SYSTEMS.keys()
