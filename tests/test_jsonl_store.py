@@ -294,7 +294,7 @@ def test_a_folder_that_holds_other_things_is_refused(tmp_path: Path) -> None:
     (tmp_path / "letters").mkdir()
     with pytest.raises(Invalid, match="letters"):
         JsonlStore(tmp_path)
-    assert not (tmp_path / "segue.json").exists()
+    assert [each.name for each in tmp_path.iterdir()] == ["letters"]
 
 
 def test_a_folder_under_version_control_may_be_begun_in(tmp_path: Path) -> None:
@@ -313,12 +313,14 @@ def test_a_folder_of_a_newer_segue_is_refused_and_untouched(store: JsonlStore) -
 
 
 @pytest.mark.parametrize(
-    ("text", "error"), [("{", Corrupt), ('{"format":"x"}', Corrupt), ('{"format":1,"store":"y"}', Invalid)]
+    ("text", "error"),
+    [("{", Corrupt), ('{"format":"x"}', Corrupt), ('{"format":1,"store":"y"}', Invalid), ('{"format":2}', TooNew)],
 )
-def test_a_strange_segue_json_is_refused(store: JsonlStore, text: str, error: type[Exception]) -> None:
-    (Path(store._folder.path) / "segue.json").write_text(text)
+def test_a_strange_segue_json_is_refused_and_nothing_added(tmp_path: Path, text: str, error: type[Exception]) -> None:
+    (tmp_path / "segue.json").write_text(text)
     with pytest.raises(error):
-        JsonlStore(store._folder.path)
+        JsonlStore(tmp_path)
+    assert [each.name for each in tmp_path.iterdir()] == ["segue.json"]
 
 
 def test_a_file_is_no_folder(tmp_path: Path) -> None:
@@ -331,6 +333,7 @@ def test_a_network_file_system_is_refused_by_name_unless_told(tmp_path: Path, mo
     monkeypatch.setattr(jsonl, "network_file_system", lambda _: "nfs4")
     with pytest.raises(Unavailable, match="nfs4"):
         JsonlStore(tmp_path / "folder")
+    assert list(tmp_path.iterdir()) == []
     JsonlStore(tmp_path / "folder", allow_network=True).close()
 
 

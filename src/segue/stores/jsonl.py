@@ -133,22 +133,27 @@ class JsonlStore:
             if not self._is_ours():
                 raise Invalid(f"{self._folder.path} is no folder of Segue's; open it without read_only to make it one")
             return
+        if not self._is_ours():
+            self._check_empty()  # before the lock leaves a file in a folder that is not ours
         with self._lock.held():
             if self._is_ours():
                 return
+            self._check_empty()
             top = self._folder.top
-            others = [name for name in top.names() if not name.startswith(".") and name != LOCK]
-            if others:
-                raise Invalid(
-                    f"{self._folder.path} holds {others[0]!r} and no {ABOUT}; choose an empty folder "
-                    f'(or, if that file was lost, put back {{"format":{FORMAT},"store":"jsonl"}})',
-                    where="folder",
-                )
             with self._writer.rewriting(top):
                 for name, text in _FOR_GIT.items():
                     if top.stat(name) is None:
                         top.replace(name, [text.encode()])
                 top.replace(ABOUT, [msgspec.json.encode(_About(FORMAT)) + b"\n"])
+
+    def _check_empty(self) -> None:
+        others = [name for name in self._folder.top.names() if not name.startswith(".") and name != LOCK]
+        if others and not self._is_ours():  # another process may have made it ours meanwhile
+            raise Invalid(
+                f"{self._folder.path} holds {others[0]!r} and no {ABOUT}; choose an empty folder "
+                f'(or, if that file was lost, put back {{"format":{FORMAT},"store":"jsonl"}})',
+                where="folder",
+            )
 
     def _is_ours(self) -> bool:
         where = self._folder.top.shown(ABOUT)
@@ -429,16 +434,16 @@ def _folder_of(folder: str | os.PathLike[str], *, read_only: bool, allow_network
     path = Path(name).absolute()
     if path.exists() and not path.is_dir():
         raise Invalid(f"{path} is a file; name a folder", where="folder")
-    if not read_only:
-        make_folder(path)
-    elif not path.exists():
-        raise Unavailable(f"{path} does not exist; open it once without read_only to make it")
     kind = network_file_system(path)
     if kind is not None and not allow_network:
         raise Unavailable(
             f"{path} is on a network file system ({kind}), where locks and syncs may not hold; use a disk of this "
             "machine or a server such as postgresql://, or pass allow_network=True if one machine alone uses it"
         )
+    if not read_only:
+        make_folder(path)
+    elif not path.exists():
+        raise Unavailable(f"{path} does not exist; open it once without read_only to make it")
     return path
 
 
