@@ -60,9 +60,7 @@ class Source:
         self.is_damaged = False
         found = path.stat()
         if not stat.S_ISREG(found.st_mode) and not stat.S_ISDIR(found.st_mode):  # reading it may wait for ever
-            raise OSError(
-                errno.EINVAL, "it is a pipe, a socket or a device; write what it gives to a file, import that"
-            )
+            raise OSError(errno.EINVAL, "it is a pipe, a socket or a device; write it to a file, and import that")
         self.size = found.st_size
         self._progress = progress
 
