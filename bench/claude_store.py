@@ -20,7 +20,10 @@ import time
 import uuid
 from pathlib import Path
 
+import segue
 from segue.adapters.claude_agent_sdk import SegueSessionStore
+from segue.adapters.claude_agent_sdk.lines import Spent, encode
+from segue.model import from_us
 
 LINES = 10_000
 BATCH = 20
@@ -106,17 +109,29 @@ async def load(store, lines):
     whole.against(parse, f"load of {len(lines):,} lines ({sum(map(len, texts)) / 1e6:.0f} MB)")
 
 
+def told(line):
+    """What the adapter keeps beside a line."""
+    (entry,) = encode([line], spent=Spent()).drafts
+    occurred_at = None if entry.occurred_us is None else from_us(entry.occurred_us)
+    names = ("kind", "format", "origin", "id", "refs", "usage")
+    return {**{name: getattr(entry, name) for name in names}, "occurred_at": occurred_at}
+
+
 async def append(store):
-    raw, through = Clock(), Clock()
+    bare, raw, through = Clock(), Clock(), Clock()
     session = store.scope.create(format="claude.line")
     for n in range(200):
-        first = LINES + 2 * n * BATCH
-        one, two = ([made_line(first + k * BATCH + i) for i in range(BATCH)] for k in (0, 1))
-        with raw:
+        first = LINES + 3 * n * BATCH
+        one, two, three = ([made_line(first + k * BATCH + i) for i in range(BATCH)] for k in (0, 1, 2))
+        beside = [told(line) for line in two]
+        with bare:
             session.append(*one, kind="claude.line", ids=[line["uuid"] for line in one])
+        with raw:
+            session.append(*(segue.draft(line, **more) for line, more in zip(two, beside, strict=True)))
         with through:
-            await store.append(KEY, two)
-    through.against(raw, f"append of {BATCH} lines")
+            await store.append(KEY, three)
+    through.against(raw, f"append of {BATCH} lines, to an append of the same entries")
+    through.against(bare, f"append of {BATCH} lines, to one of entries without times and tokens")
 
 
 async def main(paths):
