@@ -21,7 +21,7 @@ def conversation(count):
     kinds = ("user", "assistant")
     return [
         line(
-            claude_record(kinds[n % 2], f"u{n}", f"u{n - 1}" if n else None, f"text {n}", cwd="/home/lin/.local/share")
+            claude_record(kinds[n % 2], f"u{n}", f"u{n - 1}" if n else None, f"text {n}", cwd="/srv/team/.local/share")
         )
         for n in range(count)
     ]
@@ -42,8 +42,8 @@ def texts(session):
 
 def test_where_the_conversation_was_held_is_read_from_its_lines_not_from_the_folders_name(scope, tmp_path):
     """mrocklin/claudechic#20: "." becomes "-" in the name, too, so nobody can turn it back."""
-    _, session = bring(scope, tmp_path / "-home-lin--local-share" / "one.jsonl", b"".join(conversation(2)))
-    assert session.info.metadata["cwd"] == "/home/lin/.local/share"
+    _, session = bring(scope, tmp_path / "-srv-team--local-share" / "one.jsonl", b"".join(conversation(2)))
+    assert session.info.metadata["cwd"] == "/srv/team/.local/share"
 
 
 def test_a_malformed_record_in_the_middle_costs_itself_and_is_told(scope, tmp_path):

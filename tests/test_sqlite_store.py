@@ -192,8 +192,8 @@ def test_the_first_sound_sqlite_is_accepted():
 
 MOUNTS = """\
 22 1 254:0 / / rw,relatime - ext4 /dev/vda rw
-30 22 0:40 / /home/lin rw - nfs4 server:/home rw
-31 30 0:41 / /home/lin/local\\040disk rw - xfs /dev/vdb rw
+30 22 0:40 / /net/lin rw - nfs4 server:/export rw
+31 30 0:41 / /net/lin/local\\040disk rw - xfs /dev/vdb rw
 32 22 0:42 / /mnt/c rw - 9p drvfs rw
 """
 
@@ -201,9 +201,9 @@ MOUNTS = """\
 @pytest.mark.parametrize(
     ("folder", "found"),
     [
-        ("/home/lin/work", "nfs4"),
-        ("/home/lin/local disk/a", None),
-        ("/home/lindy", None),
+        ("/net/lin/work", "nfs4"),
+        ("/net/lin/local disk/a", None),
+        ("/net/lindy", None),
         ("/mnt/c", "9p"),
         ("/", None),
     ],
