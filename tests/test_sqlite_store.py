@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
 
@@ -166,6 +166,26 @@ def test_another_programs_database_is_refused_and_stays_as_it_is(path):
     with pytest.raises(Invalid, match="another program"):
         SQLiteStore(path)
     assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize("moment", ["application_id", "user_version", "sqlite_schema"])
+def test_a_file_that_another_makes_ours_while_it_is_looked_at_is_no_other_programs(path, monkeypatch, moment):
+    def looked_at(file, con):
+        con.exec_trace = lambda _cursor, sql, _values: make_first() if moment in sql else True
+        check(file, con)
+        con.exec_trace = None
+
+    def make_first():
+        with suppress(Locked):  # it may have to wait, which it need not here
+            SQLiteStore(path, busy_timeout=timedelta(0)).close()
+        return True
+
+    check = _sqlite_file.File._check_identity
+    with monkeypatch.context() as patch:
+        patch.setattr(_sqlite_file.File, "_check_identity", lambda file, con: (patch.undo(), looked_at(file, con)))
+        store = SQLiteStore(path)
+    do(store, Create(ME, "s"))
+    store.close()
 
 
 def test_a_newer_format_is_refused_by_number(path, store):

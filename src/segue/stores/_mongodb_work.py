@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import threading
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -19,22 +21,33 @@ SEQ_MAX = (1 << 63) - 1
 
 class Clock:
     """
-    The server's clock as one handle reads it: it counts milliseconds, and we count on within each.
+    The server's clock as a handle reads it: it counts milliseconds, and we count on within each.
 
-    Else what was done later in the same millisecond would not be shown as later.
+    Else what was done later in the same millisecond would not be shown as later. All handles of a process count
+    together, so that none is ahead of another; those of two processes agree to the millisecond.
     """
+
+    _lock = threading.Lock()
+    _last = 0
 
     def __init__(self) -> None:
         self.shift_us = 0
-        self._last = 0
 
     def read(self, ms: int) -> int:
         """Microseconds since 1970."""
         now = ms * 1_000
-        if now <= self._last < now + 999:
-            now = self._last + 1
-        self._last = now
+        with Clock._lock:
+            if now <= Clock._last < now + 999:
+                now = Clock._last + 1
+            Clock._last = now
         return now + self.shift_us
+
+
+def _begin_in_child() -> None:
+    Clock._lock = threading.Lock()  # another thread may have held it when the process forked
+
+
+os.register_at_fork(after_in_child=_begin_in_child)
 
 
 class Work:

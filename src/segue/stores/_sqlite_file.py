@@ -231,12 +231,17 @@ class File:
             return self.connect(check=False)
 
     def _check_identity(self, con: apsw.Connection) -> None:
-        application = con.pragma("application_id")
-        found = con.pragma("user_version")
+        con.execute("BEGIN")  # one moment for all three: another process may be making the tables
+        try:
+            application = con.pragma("application_id")
+            found = con.pragma("user_version")
+            tables = con.execute("SELECT count(*) FROM sqlite_schema").get
+        finally:
+            con.execute("ROLLBACK")
         if application == APPLICATION:
             if found > FORMAT:
                 raise TooNew(found, FORMAT, str(self.path))
-        elif application or con.execute("SELECT count(*) FROM sqlite_schema").get:
+        elif application or tables:
             raise Invalid(
                 f"{self.path} is the SQLite database of another program; nothing was changed. Choose another path",
                 where="path",

@@ -51,6 +51,10 @@ class ClockTests(StoreCase):
     def test_two_handles_agree_on_the_time(self) -> None:
         assert abs(self.a.now_us() - self.b.now_us()) < MINUTE
 
+    def test_no_handle_is_ahead_of_another(self) -> None:
+        read = [handle.now_us() for _ in range(100) for handle in (self.a, self.b)]
+        assert read == sorted(read)
+
 
 class CapabilityTests(StoreCase):
     def test_it_says_its_name(self) -> None:
