@@ -513,6 +513,7 @@ _libc = ctypes.CDLL(None) if sys.platform == "linux" else None
 def _die_with_parent() -> None:
     # Runs after the change of user, which would clear it.
     if _libc is not None:
+        signal.signal(signal.SIGQUIT, signal.SIG_DFL)  # a background shell ignores it, and so would the server
         _libc.prctl(1, signal.SIGQUIT)  # PR_SET_PDEATHSIG
 
 

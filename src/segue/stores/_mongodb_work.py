@@ -19,6 +19,10 @@ FORMAT = 1
 SEQ_MAX = (1 << 63) - 1
 
 
+_counting = threading.Lock()
+os.register_at_fork(before=_counting.acquire, after_in_parent=_counting.release, after_in_child=_counting.release)
+
+
 class Clock:
     """
     The server's clock as a handle reads it: it counts milliseconds, and we count on within each.
@@ -27,7 +31,6 @@ class Clock:
     together, so that none is ahead of another; those of two processes agree to the millisecond.
     """
 
-    _lock = threading.Lock()
     _last = 0
 
     def __init__(self) -> None:
@@ -36,18 +39,11 @@ class Clock:
     def read(self, ms: int) -> int:
         """Microseconds since 1970."""
         now = ms * 1_000
-        with Clock._lock:
+        with _counting:
             if now <= Clock._last < now + 999:
                 now = Clock._last + 1
             Clock._last = now
         return now + self.shift_us
-
-
-def _begin_in_child() -> None:
-    Clock._lock = threading.Lock()  # another thread may have held it when the process forked
-
-
-os.register_at_fork(after_in_child=_begin_in_child)
 
 
 class Work:
