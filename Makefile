@@ -19,9 +19,13 @@ test: $(STAMP)
 	sh scripts/check.sh
 	$(PY) -m pytest -n 2 --dist worksteal
 
+# The log, its contract on SQLite and in memory, runs, views, the world. What builds on them is for `make test`.
+LATER := bench broken cli_output cli_surface copy docs example_store formats importers jsonl langgraph \
+	mongodb openai_agents plain planted power sales stale torture view_properties world_matrix
+
 check: $(STAMP)
 	sh scripts/check.sh
-	$(PY) -m pytest -n 2 --dist worksteal -m "not slow and not server"
+	$(PY) -m pytest -n 2 --dist worksteal -m "not slow and not server" $(LATER:%=--ignore-glob='tests/test_*%*')
 
 # TRANSCRIPTS=folder counts the bytes of real Claude Code transcripts, too
 bench: $(STAMP)
