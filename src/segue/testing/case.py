@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import weakref
+from os.path import commonprefix
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -74,6 +75,20 @@ def draft(
 def drafts(count: int, **fields: Any) -> tuple[Draft, ...]:
     """Some fresh entries."""
     return tuple(draft(**fields) for _ in range(count))
+
+
+def difference(found: bytes | None, stored: bytes) -> str:
+    """
+    Where a body parts from what was stored; empty when it is the same.
+
+    For a comparison of long bytes that fails, pytest may look for the likeness of the two for minutes.
+    """
+    if found == stored:
+        return ""
+    if found is None:
+        return "the content is gone"
+    at = len(commonprefix([found, stored]))
+    return f"at byte {at} {found[at : at + 20]!r}, not {stored[at : at + 20]!r}; {len(found)} bytes, not {len(stored)}"
 
 
 @dataclass(frozen=True)
