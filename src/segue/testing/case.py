@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import itertools
 import weakref
-from os.path import commonprefix
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from os.path import commonprefix
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
