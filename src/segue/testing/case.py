@@ -10,7 +10,6 @@ import itertools
 import weakref
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from os.path import commonprefix
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -87,7 +86,8 @@ def difference(found: bytes | None, stored: bytes) -> str:
         return ""
     if found is None:
         return "the content is gone"
-    at = len(commonprefix([found, stored]))
+    pairs = zip(found, stored, strict=False)
+    at = next((n for n, (one, other) in enumerate(pairs) if one != other), min(len(found), len(stored)))
     return f"at byte {at} {found[at : at + 20]!r}, not {stored[at : at + 20]!r}; {len(found)} bytes, not {len(stored)}"
 
 
