@@ -16,6 +16,7 @@ PLOT_HEIGHT, BAR = 190, 18
 FONT = 'font-family="system-ui, sans-serif" font-size="12"'
 COLOURS = {
     "floor_": "#8a8f98",
+    "kept_": "#4a4f57",
     "segue_": "#0b6e4f",
     "agents_": "#2f6fde",
     "langgraph_": "#b4540a",
@@ -103,7 +104,7 @@ def _panel(
     for name, found in lines.items():
         path = " ".join(f"{across(head):.1f},{up(value):.1f}" for head, value in found)
         heavy = 2.6 if name.startswith("segue_") else 1.6
-        dashes = ' stroke-dasharray="4 3"' if name.startswith("floor_") else ""
+        dashes = ' stroke-dasharray="4 3"' if name.startswith(("floor_", "kept_")) else ""
         parts.append(f'<polyline points="{path}" fill="none" stroke="{_colour(name)}" stroke-width="{heavy}"{dashes}/>')
     return [*parts, *_legend(list(lines), x, y + PLOT_HEIGHT + 34)]
 
@@ -123,6 +124,7 @@ def _legend(names: list[str], x: int, y: int) -> list[str]:
 def _short(name: str) -> str:
     kinds = {
         "floor_": "by hand",
+        "kept_": "by hand, all kept",
         "segue_": "Segue",
         "agents_": "Agents SDK",
         "langgraph_": "LangGraph",

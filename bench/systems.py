@@ -54,6 +54,9 @@ _ASYNCPG = "postgresql+asyncpg://{server}"
 
 SYSTEMS = {
     "floor_sqlite": System("by hand: sqlite3", "sqlite", "by_hand.Sqlite", "{folder}/hand.db", "", "sqlite3"),
+    "kept_sqlite": System(
+        "by hand, all that Segue keeps: sqlite3", "sqlite", "by_hand.SqliteKept", "{folder}/kept.db", "", "sqlite3"
+    ),
     "segue_sqlite": System(
         "Segue, SQLite", "sqlite", _SEGUE, "sqlite:///{folder}/segue.db", "", "segue,segue.stores.sqlite", _ASYNC
     ),
@@ -78,6 +81,9 @@ SYSTEMS = {
     ),
     "json_file": System("a JSON file rewritten each turn", "files", "by_hand.JsonFile", "{folder}/json", "", "json"),
     "floor_postgres": System("by hand: psycopg", "postgres", "by_hand.Postgres", "{url}", "", "psycopg"),
+    "kept_postgres": System(
+        "by hand, all that Segue keeps: psycopg", "postgres", "by_hand.PostgresKept", "{url}", "", "psycopg"
+    ),
     "segue_postgres": System(
         "Segue, PostgreSQL", "postgres", _SEGUE, "{url}", "", "segue,segue.stores.postgres", _ASYNC
     ),
@@ -98,8 +104,14 @@ SYSTEMS = {
         "agno.agent,agno.db.postgres", turns=500,
     ),
     "floor_mysql": System("by hand: PyMySQL", "mysql", "by_hand.Mysql", "{url}", "", "pymysql"),
+    "kept_mysql": System(
+        "by hand, all that Segue keeps: PyMySQL", "mysql", "by_hand.MysqlKept", "{url}", "", "pymysql"
+    ),
     "segue_mysql": System("Segue, MariaDB", "mysql", _SEGUE, "{url}", "", "segue,segue.stores.mysql", _ASYNC),
     "floor_redis": System("by hand: redis-py", "redis", "by_hand.Redis", "{url}", "", "redis"),
+    "kept_redis": System(
+        "by hand, all that Segue keeps: redis-py", "redis", "by_hand.RedisKept", "{url}", "", "redis"
+    ),
     "segue_redis": System("Segue, Redis", "redis", _SEGUE, "{url}", "", "segue,segue.stores.redis", _ASYNC),
     "agents_redis": System(
         "OpenAI Agents SDK RedisSession", "redis", "agents.Redis", "{url}", "openai_agents",

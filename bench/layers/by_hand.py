@@ -3,7 +3,8 @@ The floors: what somebody writes by hand on the bare driver, as lean as it can b
 
 A head that moves under the row's lock (so that two writers cannot take one place), the messages as JSON text, the time
 of the last activity for the list, one transaction, one round trip where the driver can. No ids, digests, leases,
-compression or checks. ``JsonFile`` is no floor: it is the file that is rewritten each turn.
+compression or checks. Beside them, ``Kept`` and ``RedisKept`` store all that Segue stores of a turn. ``JsonFile`` is
+no floor: it is the file that is rewritten each turn.
 """
 
 # ruff: noqa: ASYNC240 - this is blocking code, and says so
@@ -11,8 +12,10 @@ compression or checks. ``JsonFile`` is no floor: it is the file that is rewritte
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import os
+import secrets
 import shutil
 import sqlite3
 import threading
@@ -237,6 +240,120 @@ class Redis(Layer):
 
     async def close(self) -> None:
         self._client.close()
+
+
+# All that Segue keeps, by hand.
+
+
+def described(item: dict[str, Any]) -> tuple[str, str, str, str, bytes, bytes, str]:
+    """Id, kind, format, origin, body, digest and ref of a message."""
+    body = encoded(item)
+    blocks = [block for block in item["content"] if isinstance(block, dict)]
+    calls = [block.get("id") or block.get("tool_use_id") for block in blocks]
+    ref = next((f"call:{call}" for call in calls if call), "")
+    return secrets.token_hex(16), "message", "anthropic", item["role"], body, hashlib.sha256(body).digest(), ref
+
+
+def kept_tables(key: str, number: str, blob: str) -> tuple[str, ...]:
+    """The tables of ``Kept``, in the types of an engine."""
+    sessions = f"id {key} PRIMARY KEY, head {number}, active {number}, title {key}, parent {key}, entered {number}"
+    entries = (
+        f"session {key}, seq {number}, id {key}, kind {key}, format {key}, origin {key}, body {blob}, digest {blob},"
+        f" ref {key}, created {number}, PRIMARY KEY (session, seq)"
+    )
+    refs = f"ref {key}, session {key}, seq {number}, created {number}, PRIMARY KEY (session, ref, seq)"
+    tables = {"sessions": sessions, "entries": entries, "refs": refs}
+    return tuple(f"CREATE TABLE IF NOT EXISTS {name} ({columns})" for name, columns in tables.items())
+
+
+class Kept(Sql):
+    """Ids, digests, origins, refs, times and totals, statement by statement in one transaction. No lease, no checks."""
+
+    lock = " FOR UPDATE"
+
+    async def open(self) -> None:
+        await super().open()
+        for statement in (
+            "CREATE UNIQUE INDEX ids ON entries (session, id)",
+            "CREATE INDEX newest ON sessions (active)",
+        ):
+            with contextlib.suppress(Exception):  # another process has made it
+                self._do(statement)
+
+    def _begin(self) -> Any:
+        cursor = self._con.cursor()
+        cursor.execute("BEGIN")
+        return cursor
+
+    async def add(self, session: Any, items: list[Any]) -> None:
+        now, cursor = time.time_ns() // 1_000, self._begin()
+        cursor.execute(f"SELECT head FROM sessions WHERE id = {self.mark}{self.lock}", (session,))
+        head = int(cursor.fetchone()[0])
+        rows = [(session, seq, *described(item), now) for seq, item in enumerate(items, head + 1)]
+        refs = [(row[8], session, row[1], now) for row in rows if row[8]]
+        cursor.executemany(f"INSERT INTO entries VALUES ({', '.join([self.mark] * 10)})", rows)
+        if refs:
+            cursor.executemany(f"INSERT INTO refs VALUES ({', '.join([self.mark] * 4)})", refs)
+        changes = f"head = {self.mark}, active = {self.mark}, entered = {self.mark}"
+        values = (head + len(items), now, sum(len(row[6]) for row in rows), session)
+        cursor.execute(f"UPDATE sessions SET {changes} WHERE id = {self.mark}", values)
+        cursor.execute("COMMIT")
+
+
+class SqliteKept(Kept, Sqlite):
+    tables = kept_tables("TEXT", "INTEGER", "BLOB")
+    lock = ""
+
+    def _begin(self) -> Any:
+        return self._con.execute("BEGIN IMMEDIATE")
+
+
+class PostgresKept(Kept, Postgres):
+    tables = kept_tables("text", "bigint", "bytea")
+
+
+class MysqlKept(Kept, Mysql):
+    tables = kept_tables("VARBINARY(200)", "BIGINT", "LONGBLOB")
+
+
+class RedisKept(Redis):
+    """The same: what is known of an entry on a line before its body, and a hash of ids, sorted sets of refs, a row."""
+
+    async def add(self, session: Any, items: list[Any]) -> None:
+        import redis
+
+        row, now = f"session:{session}", time.time_ns() // 1_000
+        with self._client.pipeline() as pipe:
+            while True:
+                pipe.watch(row)
+                head = int(pipe.hget(row, "head") or 0)
+                pipe.multi()
+                self._store(pipe, session, [(seq, *described(item)) for seq, item in enumerate(items, head + 1)], now)
+                pipe.hset(row, mapping={"head": head + len(items), "active": now})
+                pipe.zadd("sessions", {session: now})
+                with contextlib.suppress(redis.WatchError):  # somebody was faster: once more
+                    pipe.execute()
+                    return
+
+    def _store(self, pipe: Any, session: str, rows: list[tuple[Any, ...]], now: int) -> None:
+        lines = [
+            json.dumps([id, kind, format, origin, digest.hex(), ref, now]).encode() + b"\n" + body
+            for _, id, kind, format, origin, body, digest, ref in rows
+        ]
+        pipe.rpush(f"entries:{session}", *lines)
+        pipe.hset(f"ids:{session}", mapping={row[1]: row[0] for row in rows})
+        for row in rows:
+            if row[7]:
+                pipe.zadd(f"ref:{row[7]}", {f"{session} {row[0]}": now})
+
+    async def load(self, session: Any) -> list[Any]:
+        return await self.last(session, 0)
+
+    async def last(self, session: Any, count: int) -> list[Any]:
+        return [json.loads(line.partition(b"\n")[2]) for line in self._client.lrange(f"entries:{session}", -count, -1)]
+
+
+# Files.
 
 
 class Lines(Layer):
