@@ -10,6 +10,7 @@ import pytest
 
 import segue
 import stores
+from segue.stores.memory import MemoryStore
 
 
 @pytest.fixture(params=["memory", *stores.SHARED])
@@ -581,6 +582,11 @@ def test_what_is_no_text_is_refused_and_told_what_a_url_is(url, tmp_path, monkey
         segue.open(url)
     assert ("a.db" in str(refused.value)) == isinstance(url, Path)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_options_beside_a_store_object_are_refused():
+    with pytest.raises(segue.Invalid, match="no options; give busy_timeout to its class"):
+        segue.open(MemoryStore(), busy_timeout=timedelta(seconds=1))
 
 
 def test_options_in_a_url_of_a_file_are_told_to_be_keyword_arguments():

@@ -52,16 +52,19 @@ def open(url: str | Store = "sqlite:///segue.db", **options: Any) -> Database:
         A handle for any number of threads; close it, or use it as a context manager.
 
     Raises:
-        Invalid: The URL names no store, or holds what belongs into ``options``.
+        Invalid: The URL names no store, or holds what belongs into ``options``; options came with a store object.
         MissingExtra: The store's driver is not installed; the message says how to.
         Unavailable: The store cannot be opened; the message says why.
         TooNew: A newer version of Segue wrote it.
     """
-    is_store = callable(getattr(url, "commit", None))
-    return Database(Engine(url if is_store and not isinstance(url, str) else _store(url, options)))
+    return Database(Engine(_store(url, options)))
 
 
 def _store(url: Any, options: dict[str, Any]) -> Store:
+    if callable(getattr(url, "commit", None)) and not isinstance(url, str):
+        if options:
+            raise Invalid(f"a store object takes no options; give {', '.join(options)} to its class", where="options")
+        return url  # type: ignore[no-any-return]
     module, made, place = find_store(url)
     return getattr(module, made)(place, **options)  # type: ignore[no-any-return]
 
