@@ -602,3 +602,59 @@ def test_a_call_that_the_new_run_will_answer_itself_is_not_settled(session):
         assert session.refresh().head == 2
         run.append({"role": "user", "content": [{"type": "tool_result", "tool_use_id": "toolu_1", "content": "paid"}]})
     assert "interrupted" not in str(session.messages())
+
+
+# The time gap of a resume.
+
+
+def forked(db, me, session):
+    return session.fork()
+
+
+def forked_without_its_end(db, me, session):
+    session.append(user("thanks"))
+    return session.fork(1)
+
+
+def restored(db, me, session):
+    session.archive()
+    later(db, days=1)
+    session.restore()
+    return session
+
+
+def renamed(db, me, session):
+    session.rename("another title")
+    session.append({"n": 1}, kind="app.fact", format="json")
+    return session
+
+
+@pytest.mark.parametrize("way", [forked, forked_without_its_end, restored, renamed])
+def test_what_is_done_to_a_session_makes_its_conversation_no_younger(db, me, session, way):
+    session.append(user("why did sales fall?"))
+    later(db, days=83)
+    same = way(db, me, session)
+    assert me.resume(same).briefing.gap >= timedelta(days=83)
+
+
+def test_an_imported_conversation_is_as_old_as_it_says(me, session):
+    session.append(user("why?"), occurred_at=datetime.now(UTC) - timedelta(days=83))
+    assert me.resume(session).briefing.gap >= timedelta(days=83)
+
+
+def test_a_claimed_time_to_come_makes_nobody_younger(db, me, session):
+    session.append(user("why?"), occurred_at=datetime.now(UTC) + timedelta(days=83))
+    later(db, days=2)
+    briefing = me.resume(session).briefing
+    assert timedelta(days=2) <= briefing.gap < timedelta(days=3)
+    assert not briefing.is_clock_odd
+
+
+def test_the_gap_of_a_fork_is_told_once(db, me, session):
+    session.append(user("why?"))
+    later(db, days=83)
+    fork = session.fork()
+    for _ in range(2):
+        with me.resume(fork).run():
+            pass
+    assert [entry.kind for entry in fork.read()].count("note") == 1
