@@ -58,7 +58,7 @@ _NO_DATABASE = (
     "it is no SQLite database, or its beginning is damaged; nothing was changed. "
     "Choose another path, or restore a backup"
 )
-_DAMAGED = "it is damaged; what is healthy stays readable. Run segue verify, then restore a backup"
+_DAMAGED = "it is damaged; restore a backup. What can still be read is; segue verify lists what cannot"
 
 # What SQLite's errors mean for the caller, the most special first.
 _ERRORS: tuple[_Error, ...] = (
