@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
 import json
 import re
 import threading
+from contextlib import closing
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 
 import docs_runner
+import segue
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("README*.md"), *(ROOT / "docs").glob("*.md")])
@@ -111,6 +115,71 @@ def _anchors(page):
     """The anchors that GitHub makes of a page's headings."""
     heads = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), flags=re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", head.lower()).replace(" ", "-") for head in heads}
+
+
+OTHERS_SESSION = ("openai-agents.md",)
+"""Pages whose ``session`` is not Segue's own."""
+
+
+@pytest.fixture
+def things():
+    """What the names mean that the pages use in their sentences and tables."""
+    with closing(segue.open("memory:")) as db:
+        me = db.scope()
+        session = me.create()
+        with session.run() as run:
+            run.append({"role": "user", "content": "?"})
+            (entry,), back = session.read(), me.resume(session)
+            yield {"db": db, "me": me, "session": session, "run": run, "entry": entry, "back": back, "fork": session}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_what_a_page_calls_in_its_sentences_is_there(page, things):
+    if page.name in OTHERS_SESSION:
+        del things["session"]
+    for code in spans(page):
+        try:
+            check_names(code, things)
+        except AttributeError as error:
+            raise AssertionError(f"{page.name} says `{code}`: {error}") from None
+
+
+@pytest.mark.parametrize("code", ["session.usage", "me.open(id).read(), me.newest()", "session.run(police='reject')"])
+def test_a_name_that_is_not_there_is_noticed(code, things):
+    with pytest.raises(AttributeError):
+        check_names(code, things)
+
+
+def spans(page):
+    """The code within a page's sentences that is Python."""
+    text = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    for code in re.findall(r"`([^`\n]+)`", text):
+        try:
+            ast.parse(code.replace("…", "..."))
+        except SyntaxError:
+            continue
+        yield code
+
+
+def check_names(code, things):
+    """AttributeError when an attribute, or a keyword of a call, is not there."""
+    for node in ast.walk(ast.parse(code.replace("…", "..."))):
+        if isinstance(node, ast.Attribute):
+            _meant(node, things)
+        elif isinstance(node, ast.Call) and callable(function := _meant(node.func, things)):
+            parameters = inspect.signature(function).parameters
+            if not any(one.kind is one.VAR_KEYWORD for one in parameters.values()):
+                for keyword in node.keywords:
+                    if keyword.arg is not None and keyword.arg not in parameters:
+                        raise AttributeError(f"{ast.unparse(node.func)} takes no {keyword.arg!r}")
+
+
+def _meant(node, things):
+    """The object that a dotted name means, or None for one that begins with something else."""
+    if isinstance(node, ast.Attribute):
+        owner = _meant(node.value, things)
+        return None if owner is None else getattr(owner, node.attr)
+    return things.get(node.id) if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Store) else None
 
 
 def page_of(tmp_path, text):
