@@ -95,6 +95,15 @@ def test_below_the_threshold_nothing_happens(me):
     assert compact(session, Compaction(failing, tokens=100_000)).reason == "not-needed"
 
 
+def test_a_fork_is_silent_since_its_parent_was_until_it_is_cut():
+    with segue.open("memory:") as db:
+        session = db.scope().create()
+        talk(session)
+        db.engine.store.shift_clock(3_600_000_000)
+        fork, age = session.fork(), Compaction(short, tokens=None, age=timedelta(hours=1))
+        assert [compact(fork, age).reason for _ in range(2)] == ["age", "not-needed"]
+
+
 def test_the_triggers_are_tokens_share_age_and_hand():
     with segue.open("memory:") as db:
         session = db.scope().create()

@@ -225,7 +225,7 @@ def _due(log: Log, view: View, how: Compaction) -> str:
     if how.limit is not None and view.estimated_tokens > how.limit:
         return "tokens"
     if how.age is not None and view.messages:
-        silent_us = log.engine.store.now_us() - to_us(log.info().active_at)
+        silent_us = log.engine.store.now_us() - to_us(log.last_said(log.info(), ("message", "note", "cut")))
         if silent_us >= how.age // timedelta(microseconds=1):
             return "age"
     return ""

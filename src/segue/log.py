@@ -20,6 +20,7 @@ from .model import (
     check_name,
     check_names,
     check_type,
+    from_us,
     new_id,
     to_us,
 )
@@ -198,6 +199,14 @@ class Log(NamedTuple):
     def info(self) -> SessionInfo:
         """The session's row now."""
         return self.engine.store.get(self.scope, self.id)
+
+    def last_said(self, info: SessionInfo, kinds: tuple[str, ...] = ("message", "note")) -> datetime:
+        """When the conversation last went on: a fork is as old as what it shares, an import as old as it says."""
+        for these in (kinds, None):
+            for entry in self.read(kinds=these, upto=info.head, reverse=True, limit=1):
+                claimed_us = entry.created_us if entry.occurred_us is None else entry.occurred_us
+                return from_us(min(entry.created_us, claimed_us))
+        return info.active_at
 
     def append(
         self,

@@ -191,7 +191,7 @@ def plan(log_: Log, info: SessionInfo, options: ResumeOptions) -> Resumed:
     running = (info.lease.run,) if info.lease is not None and is_alive else ()
     briefing = brief(
         now=now,
-        last_active_at=_last_active(log_, info),
+        last_active_at=log_.last_said(info),
         entries=info.head,
         policy=options.policy,
         live=live,
@@ -207,14 +207,6 @@ def plan(log_: Log, info: SessionInfo, options: ResumeOptions) -> Resumed:
         language=options.language,
     )
     return Resumed(log_, info, options, briefing, _mask(log_, info, options, found, findings=findings, now=now))
-
-
-def _last_active(log_: Log, info: SessionInfo) -> datetime:
-    """When the conversation last went on: a fork is as old as what it shares, an import as old as it says itself."""
-    for kinds in (("message", "note"), None):
-        for entry in log_.read(kinds=kinds, upto=info.head, reverse=True, limit=1):
-            return from_us(min(entry.created_us, entry.created_us if entry.occurred_us is None else entry.occurred_us))
-    return info.active_at
 
 
 def _mask(
