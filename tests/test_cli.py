@@ -378,6 +378,19 @@ def test_fork_shares_the_beginning(cli, me):
     assert parent.refresh().head == 4
 
 
+def test_a_place_behind_the_head_is_told_in_the_words_of_the_command_line(cli, me):
+    parent = turn(me.create())
+    assert "--at must lie between 0 and the last entry, which is 4, not 99" in cli("fork", parent.id, "--at", 99).err
+
+
+def test_what_is_told_of_a_change_is_what_became_of_the_session(cli, me):
+    session = me.create(title="A")
+    assert "title removed" in cli("title", session.id, "").out
+    assert "title set" in cli("title", session.id, "B").out
+    session.end()
+    assert "reopened, idle" in cli("reopen", session.id).out
+
+
 def test_several_sessions_change_or_none(cli, me):
     first, second = me.create(), me.create()
     assert cli("archive", first.id, "nosuchid").code == 3
@@ -439,6 +452,14 @@ def test_rm_asks_and_takes_no_for_an_answer(cli, me, monkeypatch):
     assert cli("show", session.id).code == 3
 
 
+def test_rm_says_what_else_an_answer_would_end(cli, me, monkeypatch):
+    fork = turn(turn(me.create(title="A")).fork(3, title="B"))
+    monkeypatch.setattr("sys.stdin", Terminal("n\n"))
+    with fork.run():
+        ran = cli("rm", fork.id)
+    assert "B  (7 entries, 3 of them its parent's, which stay there, a run is active on it)" in ran.err
+
+
 class Terminal:
     """A person at a terminal who types one line."""
 
@@ -453,6 +474,18 @@ class Terminal:
 
 
 # Upkeep
+
+
+@pytest.mark.parametrize("words", [["sweep"], ["verify"], ["doctor"], ["migrate", "--plan"]])
+def test_what_looks_at_all_owners_refuses_one(cli, me, monkeypatch, words):
+    for owner in (["--tenant", "acme"], ["--user", "lin"]):
+        for line in ([*words, *owner], [*owner, *words]):
+            ran = cli(*line)
+            assert (ran.code, f"{words[0]} looks at all owners" in ran.err) == (2, True)
+    assert "--tenant NAME" not in cli(words[0], "--help").out
+    monkeypatch.setenv("SEGUE_TENANT", "acme")
+    monkeypatch.setenv("SEGUE_USER", "lin")
+    assert cli(*words).code == 0
 
 
 def test_sweep_says_what_it_would_do_and_does_it(cli, me):

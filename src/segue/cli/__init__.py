@@ -9,7 +9,7 @@ from argparse import Namespace
 from collections.abc import Sequence
 from contextlib import suppress
 
-from segue.errors import SegueError, Unavailable
+from segue.errors import Invalid, SegueError, Unavailable
 
 from . import address
 from .commands import Command, parser
@@ -82,6 +82,8 @@ def _unreachable(error: OSError, args: Namespace) -> int:
 
 
 def _run(command: Command, args: Namespace) -> int:
+    if command.everybody and (args.tenant or args.user):
+        raise Invalid(f"{command.name} looks at all owners; leave --tenant and --user out", where="tenant")
     screen = Screen(is_json=args.json)
     if command.alone is not None:
         return command.alone(args, screen)

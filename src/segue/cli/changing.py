@@ -9,6 +9,7 @@ from itertools import islice
 
 import segue
 from segue.errors import Invalid
+from segue.model import SessionInfo
 
 from . import machine
 from .address import Desk, given, short_id
@@ -49,7 +50,12 @@ def fork_arguments(parser: ArgumentParser) -> None:
 def fork(desk: Desk, args: Namespace, screen: Screen) -> int:
     """Make a session that shares the beginning of another and goes on by itself."""
     options = {} if args.title is None else {"title": args.title}
-    made = desk.find(args.session).fork(args.at, **options)
+    parent = desk.find(args.session)
+    if args.at is not None and not 0 <= args.at <= parent.info.head:
+        raise Invalid(
+            f"--at must lie between 0 and the last entry, which is {parent.info.head}, not {args.at}", where="at"
+        )
+    made = parent.fork(args.at, **options)
     _tell(made, origin_of(made.info), screen)
     return DONE
 
@@ -66,7 +72,7 @@ def title(desk: Desk, args: Namespace, screen: Screen) -> int:
     """Set the title."""
     session = desk.find(args.session)
     session.rename(args.title)
-    _tell(session, "title set", screen)
+    _tell(session, "title set" if session.info.title else "title removed", screen)
     return DONE
 
 
@@ -108,8 +114,8 @@ def end(desk: Desk, args: Namespace, screen: Screen) -> int:
 
 
 def reopen(desk: Desk, args: Namespace, screen: Screen) -> int:
-    """Make completed sessions active again."""
-    return _all(desk, args, screen, lambda one: one.reopen(), "active again")
+    """Make completed sessions idle again."""
+    return _all(desk, args, screen, lambda one: one.reopen(), "reopened, {status}")
 
 
 def archive(desk: Desk, args: Namespace, screen: Screen) -> int:
@@ -133,7 +139,7 @@ def _all(desk: Desk, args: Namespace, screen: Screen, change: Callable[[segue.Se
     """Change each session; all are looked up first, so that a mistyped one leaves nothing half done."""
     for session in [desk.find(one) for one in args.session]:
         change(session)
-        _tell(session, done, screen)
+        _tell(session, done.format(status=session.info.status), screen)
     return DONE
 
 
@@ -164,9 +170,19 @@ def _agreed(desk: Desk, sessions: list[segue.Session]) -> bool:
         raise Invalid("rm erases for good and there is nobody to ask; say --yes", where="--yes")
     for session in sessions:
         forks = sum(1 for _ in islice(desk.sessions(parent=session.id), FORKS_MAX))
-        shared = f", {plural(forks, 'session')} made from it" if forks else ""
-        about = f"{plural(session.info.head, 'entry', 'entries')}{shared}"
-        sys.stderr.write(f"{short_id(session.id)}  {one_line(session.info.title) or '(no title)'}  ({about})\n")
+        title = one_line(session.info.title) or "(no title)"
+        sys.stderr.write(f"{short_id(session.id)}  {title}  ({_about(session.info, forks)})\n")
     sys.stderr.write(f"erase {plural(len(sessions), 'session')} for good? [y/N] ")
     sys.stderr.flush()
     return sys.stdin.readline().strip().lower() in ("y", "yes")
+
+
+def _about(info: SessionInfo, forks: int) -> str:
+    """What there is to know before a session is erased."""
+    facts = [
+        plural(info.head, "entry", "entries"),
+        f"{info.base:,} of them its parent's, which stay there" if info.base else "",
+        f"{plural(forks, 'session')} made from it" if forks else "",
+        "" if info.lease is None else f"a run is {'paused' if info.lease.state == 'paused' else 'active'} on it",
+    ]
+    return ", ".join(fact for fact in facts if fact)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from argparse import Action, ArgumentParser, Namespace, RawDescriptionHelpFormatter
+from argparse import SUPPRESS, Action, ArgumentParser, Namespace, RawDescriptionHelpFormatter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -28,6 +28,7 @@ class Command:
         example: A command line.
         reads: True when it writes nothing, so that the store is opened for reading only.
         makes: True when it makes a store where there is none.
+        everybody: True when it looks at all owners, so that ``--tenant`` and ``--user`` are refused.
         common: Options of every command that mean something else here, and what.
     """
 
@@ -41,6 +42,7 @@ class Command:
     alone: Callable[[Namespace, Screen], int] | None = None
     reads: bool = field(default=False)
     makes: bool = field(default=False)
+    everybody: bool = field(default=False)
     common: dict[str, str] = field(default_factory=dict)
 
 
@@ -134,7 +136,7 @@ COMMANDS = (
     ),
     Command(
         "reopen",
-        "Make completed sessions active again.",
+        "Make completed sessions idle again.",
         "Archived ones need restore.",
         changing.some_arguments,
         machine.SESSION_FIELDS,
@@ -227,7 +229,8 @@ COMMANDS = (
     Command(
         "sweep",
         "Archive the sessions whose lifetime ended, and erase those archived for long.",
-        "All owners' sessions. Pinned and running ones are left alone. Run it as often as you like.",
+        "All owners' sessions, so --tenant and --user are refused. Pinned and running ones are left alone. "
+        "Run it as often as you like.",
         upkeep.sweep_arguments,
         {
             "action": "archived or erased",
@@ -238,11 +241,12 @@ COMMANDS = (
         },
         "segue sweep --dry-run --purge-after 30d",
         run=upkeep.sweep,
+        everybody=True,
     ),
     Command(
         "verify",
         "Read every entry of the store and compare it with its digest.",
-        "All owners' sessions. Exit code 1 when there is damage.",
+        "All owners' sessions, so --tenant and --user are refused. Exit code 1 when there is damage.",
         upkeep.verify_arguments,
         {
             "level": "ok, warn or damage",
@@ -255,6 +259,7 @@ COMMANDS = (
         "segue verify --quiet",
         run=upkeep.verify,
         reads=True,
+        everybody=True,
     ),
     Command(
         "migrate",
@@ -268,6 +273,7 @@ COMMANDS = (
         upkeep.MIGRATE_FIELDS,
         "segue migrate postgresql://owner@db.example.com/segue --plan",
         alone=upkeep.migrate,
+        everybody=True,
     ),
     Command(
         "doctor",
@@ -278,6 +284,7 @@ COMMANDS = (
         "segue doctor",
         alone=upkeep.doctor,
         reads=True,
+        everybody=True,
     ),
 )  # fmt: skip
 """Every command, in the order of the help."""
@@ -288,6 +295,9 @@ COMMON = (
     ("--user", "NAME", f"whose sessions: the user (SEGUE_USER; default: {address.USER})"),
 )
 """Options of every command that take a value: option, what it takes, help."""
+
+OWNER = ("--tenant", "--user")
+"""Those of them that say whose sessions are meant."""
 
 SWITCHES = (
     ("--json", "JSON lines for programs: one object a line"),
@@ -304,7 +314,7 @@ def parser() -> ArgumentParser:
     )
     made.set_defaults(command=None, store=None, tenant=None, user=None, json=False, debug=False)
     made.add_argument("--version", action="version", version=f"segue {_version()}")
-    _common(made, {})
+    _common(made)
     below = made.add_subparsers(title="commands", metavar="COMMAND", dest="name")
     for command in COMMANDS:
         one = below.add_parser(
@@ -312,21 +322,22 @@ def parser() -> ArgumentParser:
         )
         one.set_defaults(command=command)
         command.arguments(one)
-        _common(one, command.common)
+        _common(one, command)
     return made
 
 
-def _common(made: ArgumentParser, own: dict[str, str]) -> None:
+def _common(made: ArgumentParser, command: Command | None = None) -> None:
     """
-    Options of every command, with the command's own help where it has one.
+    Options of every command, with the command's own help where it has one; those that it refuses are not shown.
 
     Suppressed defaults let the one given before the command's name stand.
     """
-    from argparse import SUPPRESS
-
+    own = {} if command is None else command.common
+    refused = OWNER if command is not None and command.everybody else ()
     group = made.add_argument_group("options of every command")
     for name, metavar, help in COMMON:
-        group.add_argument(name, type=address.given, metavar=metavar, help=own.get(name, help), default=SUPPRESS)
+        told = SUPPRESS if name in refused else own.get(name, help)
+        group.add_argument(name, type=address.given, metavar=metavar, help=told, default=SUPPRESS)
     for name, help in SWITCHES:
         group.add_argument(name, action="store_true", help=help, default=SUPPRESS)
 
