@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import inspect
+import io
 import json
 import re
 import threading
@@ -11,6 +13,7 @@ from contextlib import closing
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+import anthropic
 import pytest
 
 import docs_runner
@@ -27,11 +30,9 @@ class StandIn(BaseHTTPRequestHandler):
 
     def do_POST(self):
         asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        answer = {"/v1/messages": _anthropic, "/v1/responses": _responses, "/v1/chat/completions": _chat}[self.path](
-            asked
-        )
-        body = json.dumps(answer).encode()
-        self.send_response(200)
+        provider = PROVIDERS[self.path]
+        body = json.dumps(provider(asked) if provider else {"type": "error"}).encode()
+        self.send_response(200 if provider else 400)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
@@ -61,6 +62,10 @@ def _responses(asked):
 def _chat(asked):
     choice = {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": ANSWER}}
     return {"id": "c_1", "object": "chat.completion", "created": 1, "model": asked["model"], "choices": [choice]}
+
+
+PROVIDERS = {"/v1/messages": _anthropic, "/v1/responses": _responses, "/v1/chat/completions": _chat}
+"""What answers at which path; None refuses."""
 
 
 @pytest.fixture
@@ -109,6 +114,36 @@ def test_the_links_of_a_page_lead_somewhere(page):
         assert target.exists(), link
         if anchor and target.suffix == ".md":
             assert anchor in _anchors(target), link
+
+
+@pytest.mark.parametrize("start", ["README.md", "README.zh.md"])
+def test_every_page_is_linked_from_the_readme(start):
+    links = re.findall(r"\]\((docs/[^)#\s]+\.md)", (ROOT / start).read_text(encoding="utf-8"))
+    assert {ROOT / link for link in links} >= set((ROOT / "docs").glob("*.md"))
+
+
+@pytest.mark.parametrize("page", ["README.md", "README.zh.md"])
+def test_the_first_block_of_the_readme_run_again_stores_nothing_twice(page, alone, monkeypatch):
+    first = next(block for block in docs_runner.blocks(ROOT / page) if block.language == "python")
+    with monkeypatch.context() as broken:
+        broken.setitem(PROVIDERS, "/v1/messages", None)
+        with pytest.raises(anthropic.BadRequestError):
+            _ran(first.text)
+    for _ in range(2):
+        assert ANSWER in _ran(first.text)
+    with closing(segue.open("sqlite:///chat.db")) as db:
+        assert len(db.scope(user="lin").open_key("chat").messages()) == 2
+
+
+def _ran(code):
+    """What a program of its own prints."""
+    out, namespace = io.StringIO(), {}
+    try:
+        with contextlib.redirect_stdout(out):
+            exec(code, namespace)
+    finally:
+        namespace["client"].close()
+    return out.getvalue()
 
 
 def _anchors(page):
