@@ -187,6 +187,21 @@ def test_an_entry_has_one_json_shape(cli, me):
     assert (lines[4]["body"], lines[4]["body_base64"]) == (None, "/w==")
 
 
+def test_show_names_the_tool_of_a_call_that_is_not_shown(cli, me):
+    turn(me.create())
+    assert "← query: row" in cli("show", "latest", "--last", 2).out
+    stray = {"type": "tool_result", "tool_use_id": "no\x00where" + "x" * 300, "content": "late"}
+    me.create().append({"role": "user", "content": [stray]})
+    assert ": late" in cli("show", "latest").out
+
+
+def test_show_refuses_before_it_shows_anything(cli, me):
+    turn(me.create())
+    for options in (["--last", "-3"], ["--raw", "--json"]):
+        ran = cli("show", "latest", *options)
+        assert (ran.code, ran.out) == (2, "")
+
+
 # Which session
 
 
@@ -221,6 +236,12 @@ def test_what_is_not_there_is_no_such_session(cli, db, given):
     assert ran.err.startswith("segue: no ")
     assert not STEERING.search(ran.err)
     assert json.loads(cli("show", given, "--json").err)["error"] == "NotFound"
+
+
+def test_an_id_that_reads_as_a_word_is_an_id(cli, me):
+    me.create()
+    assert "no such session of default/local: 'id:latest'" in cli("show", "id:latest").err
+    assert cli("show", me.create(id="latest").id).code == cli("show", "id:latest").code == 0
 
 
 def test_a_part_of_an_id_has_four_characters_or_more(cli, db):
@@ -319,6 +340,7 @@ def test_commands_that_only_read_leave_the_file_as_it_is(cli, tmp_path):
     [
         ("foo://x", 2, "names no store"),
         ("sqlite://x", 2, "sqlite:///relative.db"),
+        ("..", 2, "name it jsonl:.."),
         ("jsonl:nowhere", 5, "no store at nowhere"),
         ("sqlite:///nowhere/x.db", 5, "no store at nowhere/x.db"),
     ],
@@ -411,7 +433,7 @@ def test_what_is_refused_now_ends_with_four(cli, me):
     session = me.create()
     with session.run():
         ran = cli("archive", session.id)
-        assert (ran.code, "is active" in ran.err) == (4, True)
+        assert (ran.code, "is active on it; it ends by itself, or when its lease" in ran.err) == (4, True)
     session.archive()
     ran = cli("reopen", session.id)
     assert (ran.code, f"segue restore {session.id}" in ran.err) == (4, True)
@@ -554,6 +576,7 @@ def test_doctor_tells_versions_and_what_is_wrong(cli, me):
     ran = cli("doctor")
     assert (ran.code, bool(re.search("warn .*chmod 600 .*segue.db", ran.out))) == (1, True)
     assert {line["level"] for line in cli("doctor", "--json").lines} == {"ok", "warn"}
+    assert cli("doctor", "--json", "--store", "nowhere.db").lines[-1]["level"] == "warn"
 
 
 def test_resume_shows_the_briefing_and_writes_nothing(cli, me):
@@ -565,4 +588,5 @@ def test_resume_shows_the_briefing_and_writes_nothing(cli, me):
     assert (line["session"]["id"], line["briefing"]["zone"]) == (session.id, "Asia/Shanghai")
     assert session.refresh().head == 4
     assert cli("resume", "--language", "xx").code == 2
+    assert "no folder 'nowhere'" in cli("resume", "--files", "nowhere").err
     assert cli("resume", "--time-zone", "Nowhere/Land").code == 2

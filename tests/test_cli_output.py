@@ -143,6 +143,34 @@ def test_a_session_that_was_not_imported_is_exported_as_messages(cli, me):
     assert (ran.code, "--as messages" in ran.err) == (2, True)
 
 
+def test_an_option_that_the_export_does_not_use_is_refused(cli, page):
+    for kind, option in (("html", ["--lines"]), ("markdown", ["--format", "anthropic"]), ("original", ["--lines"])):
+        ran = cli("export", "latest", "--as", kind, *option)
+        assert (ran.code, f"{option[0]} goes with --as messages" in ran.err) == (2, True)
+
+
+def test_convert_leaves_no_file_of_a_folder_out_in_silence(cli, alone):
+    Path("folder/more").mkdir(parents=True)
+    ran = cli("convert", "folder", "--to", "anthropic")
+    assert (ran.code, "there is no file in it" in ran.err) == (2, True)
+    Path("folder/notes.txt").write_text("mine")
+    assert "notes.txt" not in cli("convert", "folder", "--to", "anthropic").out
+    for name in ("b", "more/c", "a"):
+        Path(f"folder/{name}.json").write_text(json.dumps([{"role": "user", "content": name}]))
+    ran = cli("convert", "folder", "--to", "anthropic")
+    assert [line["messages"][0]["content"] for line in ran.lines] == ["a", "b", "more/c"]
+    assert (ran.code, "left out: folder/notes.txt: text" in ran.err) == (0, True)
+
+
+def test_convert_takes_a_bundle(cli, me):
+    for _ in range(2):
+        turn(me.create(title="A"))
+    ids = [line["id"] for line in cli("ls", "--json").lines]
+    assert cli("export", *ids, "--as", "bundle", "--output", "two.segue").code == 0
+    lines = cli("convert", "two.segue", "--to", "openai.chat").lines
+    assert [(line["id"], line["title"], len(line["messages"])) for line in lines] == [(id, "A", 4) for id in ids]
+
+
 @pytest.mark.parametrize(
     "url",
     [

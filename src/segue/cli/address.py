@@ -81,6 +81,8 @@ def must_exist(url: str) -> None:
     if place is None or not place.name:
         return
     try:
+        if url.startswith("sqlite:") and place.is_dir():
+            raise Invalid(f"{place} is a folder; for a store of JSON lines, name it jsonl:{place}", where="store")
         is_there = place.exists() and bool(any(place.iterdir()) if place.is_dir() else place.stat().st_size)
     except OSError as error:
         raise Unavailable(f"the store at {place} cannot be read: {error.strerror or error}") from error
@@ -170,7 +172,7 @@ class Desk:
             return self.scope.open(given.removeprefix("id:"))
         except NotFound:
             if given.startswith("id:"):
-                raise
+                raise NotFound(given) from None
         return self.scope.open(self._complete(given))
 
     def _complete(self, given: str) -> str:

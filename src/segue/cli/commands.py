@@ -198,9 +198,10 @@ COMMANDS = (
     ),
     Command(
         "convert",
-        "Turn a file of another tool into messages of a format, without a store.",
-        "One conversation gives an array of messages, several give one line each, with id, title and messages. What "
-        "has no counterpart is left out and told on standard error.",
+        "Turn files of another tool into messages of a format, without a store.",
+        "One conversation gives an array of messages, several give one line each, with id, title and messages, in the "
+        "order of the files' names, in a folder the files before its folders. What has no counterpart, and a file that "
+        "is no conversation, is left out and told on standard error. Exit code 1 when a file could not be read.",
         moving.convert_arguments,
         {"id": "what names the conversation", "title": "its title", "format": "of the messages",
          "messages": "as the provider takes them", "left": "what was left out: entry, reason, detail"},

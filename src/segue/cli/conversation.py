@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -35,14 +35,25 @@ class Conversation:
         retracted: What the log takes back, see ``Retractions``.
         full: Show everything: whole results and arguments, thinking, bodies of opaque kinds.
         head: The session's last seq, which fixes the width of the numbers.
+        calls: Finds the entries that may hold a call, by its id.
     """
 
-    def __init__(self, screen: Screen, *, now: datetime, retracted: Retractions, full: bool, head: int) -> None:
+    def __init__(
+        self,
+        screen: Screen,
+        *,
+        now: datetime,
+        retracted: Retractions,
+        full: bool,
+        head: int,
+        calls: Callable[[str], Iterable[Entry]] = lambda _: (),
+    ) -> None:
         self._screen = screen
         self._now = now
         self._retracted = retracted
         self._full = full
         self._digits = max(3, len(str(head)))
+        self._calls = calls
         self._tools: dict[str, str] = {}  # the name of a call's tool, for its result
         self._clock = ""
         self._before = ""
@@ -132,13 +143,21 @@ class Conversation:
                     ]
 
     def _result(self, part: bodies.Result) -> Iterator[Sequence[Span]]:
-        name = one_line(self._tools.get(part.call, part.call))
+        name = one_line(self._tool(part.call))
         mark = [("← ", "bad" if part.is_error else "tool"), (f"{name}{' failed' if part.is_error else ''}: ", "dim")]
         shown, left = self._shortened(part.text.strip("\n"))
         for n, line in enumerate(lines(shown) if shown else ["(empty)"]):
             yield [*mark, line] if n == 0 else ["  ", line]
         if left:
             yield ["  ", (f"… {plural(left, 'more character')}", "dim")]
+
+    def _tool(self, call: str) -> str:
+        """The name of a call's tool, or the call's id where none is found. The call may lie before what is shown."""
+        if call not in self._tools:
+            values = [entry.json() for entry in self._calls(call) if entry.body is not None and entry.format != "raw"]
+            found = [part for value in values for part in bodies.parts(value) if isinstance(part, bodies.Call)]
+            self._tools[call] = next((part.name for part in found if part.id == call), call)
+        return self._tools[call]
 
     def _hidden(self, part: bodies.Hidden) -> Iterator[Sequence[Span]]:
         if not (self._full and part.text):

@@ -175,13 +175,18 @@ def export_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--as", dest="kind", choices=KINDS, default="original", help="what to write (default: original)"
     )
-    parser.add_argument("--format", choices=FORMATS, help="whose messages (default: the session's own format)")
-    parser.add_argument("--lines", action="store_true", help="messages one a line instead of an array")
+    parser.add_argument(
+        "--format", choices=FORMATS, help="with --as messages: whose (default: the session's own format)"
+    )
+    parser.add_argument("--lines", action="store_true", help="with --as messages: one a line instead of an array")
     parser.add_argument("--output", type=given, metavar="FILE", help="where to (default: standard output)")
 
 
 def export(desk: Desk, args: Namespace, screen: Screen) -> int:
     """Write a session to a file."""
+    if args.kind != "messages" and (args.format or args.lines):
+        named = "--format" if args.format else "--lines"
+        raise Invalid(f"{named} goes with --as messages; leave it out of --as {args.kind}", where="as")
     sessions = [desk.find(one) for one in args.session]
     if len(sessions) > 1 and args.kind != "bundle":
         raise Invalid("several sessions go into one file only as a bundle; use --as bundle", where="session")
@@ -237,19 +242,22 @@ def _tell_left(left: list[Left], screen: Screen) -> None:
 
 
 def convert_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("path", type=given, help="the file")
+    parser.add_argument("path", type=given, help="the file, or a folder of files")
     parser.add_argument("--to", choices=FORMATS, required=True, help="whose messages")
     parser.add_argument("--output", type=given, metavar="FILE", help="where to (default: standard output)")
 
 
 def convert(args: Namespace, screen: Screen) -> int:
-    """Turn a file of another tool into messages of a format."""
+    """Turn files of another tool into messages of a format."""
     with segue.open("memory:") as db:
         scope = db.scope()
-        report = next(import_paths(scope, [args.path]))
-        if report.outcome != "imported":
-            raise Invalid(f"{args.path}: {report.reason or report.outcome}", where="path")
-        told = [_told(scope, one.key, args.to) for one in report.sessions if not one.key.endswith("/frame")]
+        reports = list(import_paths(scope, [args.path]))
+        names = {one.id: one.key or one.id for report in reports for one in report.sessions}
+        unread = [report for report in reports if report.outcome in ("skipped", "failed")]
+        if not names:
+            reason = unread[0].reason if len(reports) == 1 else f"none of {len(reports):,} files is a conversation"
+            raise Invalid(f"{args.path}: {reason if reports else 'there is no file in it'}", where="path")
+        told = [_told(scope.open(id), name, args.to) for id, name in names.items() if not name.endswith("/frame")]
     left = [one for _, ones in told for one in ones]
     with output.opened(args.output, screen, store=address.store_url(args.store)) as made:
         if screen.is_json or len(told) > 1:
@@ -257,16 +265,16 @@ def convert(args: Namespace, screen: Screen) -> int:
         else:
             made.out.write(codec.encode(told[0][0]["messages"]) + b"\n" if told else b"[]\n")
     _tell_left(left, screen)
-    return DONE
+    for report in unread:
+        screen.note(f"left out: {one_line(report.path)}: {one_line(report.reason)}")
+    return FINDING if any(report.outcome == "failed" for report in unread) else DONE
 
 
-def _told(scope: segue.Scope, key: str, format: str) -> tuple[dict[str, Any], list[Left]]:
-    session = scope.get_key(key)
-    assert session is not None
+def _told(session: segue.Session, name: str, format: str) -> tuple[dict[str, Any], list[Left]]:
     body = BytesIO()
     left = export_messages(session, body, format=format)
     value = {
-        "id": key,
+        "id": name,
         "title": session.info.title,
         "format": format,
         "messages": codec.decode(body.getvalue()),

@@ -81,6 +81,8 @@ def message(error: SegueError, *, scope: str) -> str:
         return f"no such session of {scope}: {error.session!r}; 'segue ls --all' shows those that are there"
     if isinstance(error, Archived):
         return f"session {error.session!r} is archived; make it usable again with: segue restore {error.session}"
+    if isinstance(error, Busy):
+        return f"run {error.run!r} is active on it; it ends by itself, or when its lease expires: try again then"
     return str(error)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator
 from datetime import datetime
@@ -24,6 +25,9 @@ LIMIT = 20
 
 OTHERS_MAX = 5
 """How many other owners are named to somebody who has no sessions."""
+
+CALLS_MAX = 4
+"""Among how many entries the call of a result is looked for."""
 
 NARROW = 100
 """Below this width of the screen the heads of the numbers are short, so that titles have room."""
@@ -179,8 +183,12 @@ def show_arguments(parser: ArgumentParser) -> None:
 
 def show(desk: Desk, args: Namespace, screen: Screen) -> int:
     """Show a session as a conversation."""
-    session = desk.find(args.session)
+    if args.raw and screen.is_json:
+        raise Invalid("--raw gives bytes and --json lines of JSON; leave one of them out", where="raw")
     pick = _Pick(args.after, args.upto, _kinds(args.kinds), args.last)
+    if min(pick.after, pick.upto or 0, pick.last or 0) < 0:
+        raise Invalid("--after, --upto and --last are numbers of entries, 0 or more", where="seq")
+    session = desk.find(args.session)
     if args.raw:
         return _raw(session, pick, screen)
     if screen.is_json:
@@ -191,8 +199,23 @@ def show(desk: Desk, args: Namespace, screen: Screen) -> int:
         pick = pick._replace(kinds=tuple(sorted(KINDS)))
     header(session.info, desk, screen)
     retracted = _retractions(session, screen)
-    conversation = Conversation(screen, now=desk.now, retracted=retracted, full=args.full, head=session.info.head)
+    conversation = Conversation(
+        screen,
+        now=desk.now,
+        retracted=retracted,
+        full=args.full,
+        head=session.info.head,
+        calls=lambda call: _calls(session, call),
+    )
     return _each(session, pick, conversation.show, lambda error: conversation.damage(error.seq or 0, str(error)))
+
+
+def _calls(session: segue.Session, call: str) -> list[Entry]:
+    """The entries that may hold a call, for a result that is shown without it."""
+    try:
+        return [hit.entry for hit in session.by_ref(f"call:{call}", limit=CALLS_MAX)]
+    except (Corrupt, Invalid):  # it is damaged, or an id that no ref can hold
+        return []
 
 
 def _retractions(session: segue.Session, screen: Screen) -> Retractions:
@@ -243,8 +266,6 @@ def _raw(session: segue.Session, pick: _Pick, screen: Screen) -> int:
 def entries(session: segue.Session, pick: _Pick) -> Iterator[Entry | Corrupt]:
     """The chosen entries in order; in the place of a damaged one the error that tells of it."""
     after, upto = pick.after, session.info.head if pick.upto is None else min(pick.upto, session.info.head)
-    if min(after, pick.upto or 0, pick.last or 0) < 0:
-        raise Invalid("--after, --upto and --last are numbers of entries, 0 or more", where="seq")
     if pick.last is not None:
         after = max(after, _start(session, pick, upto))
     pending: list[tuple[int, int] | Corrupt] = [(after, upto)]
@@ -323,6 +344,9 @@ def resume_arguments(parser: ArgumentParser) -> None:
 
 def resume(desk: Desk, args: Namespace, screen: Screen) -> int:
     """Show what a resume would find; writes nothing."""
+    for folder in args.files:
+        if not os.path.isdir(folder):  # noqa: PTH112 - Path's may raise
+            raise Invalid(f"--files: there is no folder {folder!r}", where="files")
     back = desk.scope.resume(
         desk.find(args.session),
         language=args.language,

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from segue import migrations
-from segue.errors import Invalid, SegueError
+from segue.errors import Corrupt, Invalid, SegueError
 from segue.model import ScopeKey
 
 from . import address
@@ -179,10 +179,13 @@ def migrate(args: Namespace, screen: Screen) -> int:
 # doctor
 
 
+Level = Literal["ok", "warn", "damage"]
+
+
 class Finding(NamedTuple):
     """One thing that doctor looked at: whether it is well, and if not, how to mend it."""
 
-    level: Literal["ok", "warn", "damage"]
+    level: Level
     topic: str
     text: str
 
@@ -198,7 +201,8 @@ def doctor(args: Namespace, screen: Screen) -> int:
             for finding in _settings(desk):
                 code = max(code, _show(finding, screen))
     except SegueError as error:
-        _show(Finding("damage", "store", message(error, scope="")), screen)
+        level: Level = "damage" if isinstance(error, Corrupt) else "warn"
+        _show(Finding(level, "store", message(error, scope="")), screen)
         return exit_code(error)
     screen.line(
         ("everything is as it should be", "good")
