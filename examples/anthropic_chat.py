@@ -30,7 +30,7 @@ def main() -> None:
     parser.add_argument("--key", default="example", help="which conversation")
     parser.add_argument("--stream", action="store_true")
     given = parser.parse_args()
-    model = os.environ.get("MODEL", "claude-sonnet-4-5")
+    model = os.environ.get("MODEL", "claude-sonnet-5-5")
     with segue.open(os.environ.get("SEGUE_STORE", "sqlite:///chat.db")) as db, anthropic.Anthropic() as client:
         session = db.scope(user=os.environ.get("USER", "local")).open_key(given.key)
         how = Compaction(summariser(client, model=model), tokens=100_000)

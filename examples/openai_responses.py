@@ -31,7 +31,7 @@ def main() -> None:
     parser.add_argument("--key", default="example", help="which conversation")
     parser.add_argument("--stream", action="store_true")
     given = parser.parse_args()
-    model = os.environ.get("MODEL", "gpt-5.2")
+    model = os.environ.get("MODEL", "gpt-5.4")
     with segue.open(os.environ.get("SEGUE_STORE", "sqlite:///openai_responses.db")) as db, openai.OpenAI() as client:
         session = db.scope(user=os.environ.get("USER", "local")).open_key(given.key, format="openai.responses")
         how = Compaction(summariser(client, model=model), tokens=100_000)

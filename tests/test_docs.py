@@ -21,7 +21,7 @@ import segue
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("README*.md"), *(ROOT / "docs").glob("*.md")])
-LEFT_OUT_MAX = 4
+LEFT_OUT_MAX = 2
 """Most blocks of all pages that do not run."""
 
 
@@ -31,9 +31,11 @@ class StandIn(BaseHTTPRequestHandler):
     def do_POST(self):
         asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         provider = PROVIDERS[self.path]
-        body = json.dumps(provider(asked) if provider else {"type": "error"}).encode()
+        answer = provider(asked) if provider else {"type": "error"}
+        is_streamed = asked.get("stream", False)
+        body = _events(answer).encode() if is_streamed else json.dumps(answer).encode()
         self.send_response(200 if provider else 400)
-        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Type", "text/event-stream" if is_streamed else "application/json")
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)
@@ -50,6 +52,21 @@ def _anthropic(asked):
     return {"id": "msg_1", "type": "message", "role": "assistant", "model": asked["model"], "stop_reason": "end_turn",
             "stop_sequence": None, "content": [{"type": "text", "text": ANSWER}],
             "usage": {"input_tokens": 900, "output_tokens": 20}}  # fmt: skip
+
+
+def _events(answer):
+    """Anthropic's answer as it streams one."""
+    (block,) = answer["content"]
+    stop = {"stop_reason": answer["stop_reason"], "stop_sequence": None}
+    events = (
+        {"type": "message_start", "message": {**answer, "content": [], "stop_reason": None}},
+        {"type": "content_block_start", "index": 0, "content_block": {**block, "text": ""}},
+        {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": block["text"]}},
+        {"type": "content_block_stop", "index": 0},
+        {"type": "message_delta", "delta": stop, "usage": answer["usage"]},
+        {"type": "message_stop"},
+    )
+    return "".join(f"event: {event['type']}\ndata: {json.dumps(event)}\n\n" for event in events)
 
 
 def _responses(asked):
@@ -122,8 +139,15 @@ def test_every_page_is_linked_from_the_readme(start):
     assert {ROOT / link for link in links} >= set((ROOT / "docs").glob("*.md"))
 
 
-@pytest.mark.parametrize("page", ["README.md", "README.zh.md"])
-def test_the_first_block_of_the_readme_run_again_stores_nothing_twice(page, alone, monkeypatch):
+@pytest.mark.parametrize(
+    ("page", "store", "key", "messages"),
+    [
+        ("README.md", "chat", "chat", 2),
+        ("README.zh.md", "chat", "chat", 2),
+        ("docs/plain-apis.md", "agent", "ticket-7", 4),
+    ],
+)
+def test_the_first_block_run_again_stores_nothing_twice(alone, monkeypatch, page, store, key, messages):
     first = next(block for block in docs_runner.blocks(ROOT / page) if block.language == "python")
     with monkeypatch.context() as broken:
         broken.setitem(PROVIDERS, "/v1/messages", None)
@@ -131,8 +155,8 @@ def test_the_first_block_of_the_readme_run_again_stores_nothing_twice(page, alon
             _ran(first.text)
     for _ in range(2):
         assert ANSWER in _ran(first.text)
-    with closing(segue.open("sqlite:///chat.db")) as db:
-        assert len(db.scope(user="lin").open_key("chat").messages()) == 2
+    with closing(segue.open(f"sqlite:///{store}.db")) as db:
+        assert len(db.scope(user="lin").open_key(key).messages()) == messages
 
 
 def _ran(code):
