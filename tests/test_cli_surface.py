@@ -107,6 +107,19 @@ def test_wrong_words_end_with_two(cli, words):
     assert cli(*words).code == 2
 
 
+def test_wrong_words_are_told_with_the_usage_of_their_command(cli):
+    ran = cli("show", "xxxx", "--lst", "3")
+    assert (ran.err.startswith("usage: segue show "), "--lst" in ran.err.splitlines()[-1]) == (True, True)
+
+
+@pytest.mark.parametrize("words", [["ls", "--nonsense"], ["--json", "nonsense"], ["show"], ["ls", "--limit", "x"]])
+def test_wrong_words_are_told_to_programs_in_json(cli, words):
+    ran = cli(*words, *(["--json"] if "--json" not in words else []))
+    told = json.loads(ran.err)
+    assert (ran.code, told["error"], told["exit_code"]) == (2, "Invalid", 2)
+    assert not cli("title", "x", "--", "y", "--json").err.startswith("{")
+
+
 def test_errors_are_one_line_and_debug_shows_where(cli, db):
     assert len(cli("show", "nosuchid").err.splitlines()) == 1
     assert "Traceback" in cli("show", "nosuchid", "--debug").err

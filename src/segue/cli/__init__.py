@@ -12,8 +12,8 @@ from contextlib import suppress
 from segue.errors import Invalid, SegueError, Unavailable
 
 from . import address
-from .commands import Command, parser
-from .outcome import BUG, DONE, INTERRUPTED, PIPE, as_value, exit_code, message
+from .commands import Command, WrongWords, parsed, parser
+from .outcome import BUG, DONE, INTERRUPTED, PIPE, USAGE, as_value, exit_code, message
 from .screen import Screen, as_json
 from .text import safe
 
@@ -26,14 +26,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: The words after ``segue``; None: those of the process.
 
     Returns:
-        The exit code; docs/cli.md lists them. Wrong options end the process with 2, as argparse does.
+        The exit code; docs/cli.md lists them.
     """
     _fill_streams()
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
     made = parser()
-    args = made.parse_args(argv)
+    try:
+        args = parsed(made, argv)
+    except WrongWords as error:
+        return _misread(error, sys.argv[1:] if argv is None else argv)
     if args.command is None:
         made.print_help()
         return DONE
@@ -56,6 +59,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         _say(f"a mistake of segue itself: {type(error).__name__}: {error}; run it again with --debug and report it")
         return BUG
     return code
+
+
+def _misread(error: WrongWords, argv: Sequence[str]) -> int:
+    """Say what cannot be understood; without a command that was, the words alone tell who is to read it."""
+    options = argv[: argv.index("--")] if "--" in argv else argv
+    if "--json" in options:
+        sys.stderr.write(as_json(as_value(Invalid(error.said), scope="")) + "\n")
+    else:
+        sys.stderr.write(f"{error.usage}{safe(error.said)}\n")
+    return USAGE
 
 
 def _fill_streams() -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from argparse import SUPPRESS, Action, ArgumentParser, Namespace, RawDescriptionHelpFormatter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import NoReturn
 
 from . import address, changing, machine, moving, reading, upkeep
 from .address import Desk
@@ -308,12 +309,46 @@ SWITCHES = (
 ABOUT = "Look at and look after the sessions of AI agents that Segue keeps."
 
 
+class WrongWords(Exception):
+    """
+    The command line cannot be understood.
+
+    Attributes:
+        usage: How the command is called.
+        said: What is wrong.
+    """
+
+    def __init__(self, usage: str, said: str) -> None:
+        super().__init__(said)
+        self.usage, self.said = usage, said
+
+
+class Words(ArgumentParser):
+    """A parser that raises ``WrongWords`` instead of ending the process, so that programs are told in JSON."""
+
+    def error(self, message: str) -> NoReturn:
+        raise WrongWords(self.format_usage(), f"{self.prog}: {message}")
+
+
+def parsed(made: ArgumentParser, argv: Sequence[str] | None) -> Namespace:
+    """
+    What the command line says.
+
+    Raises:
+        WrongWords: It cannot be understood. An option that is unknown is told with the usage of its command.
+    """
+    args, unknown = made.parse_known_args(argv)
+    if unknown:
+        (args.own or made).error(f"unknown arguments: {' '.join(unknown)}")
+    return args
+
+
 def parser() -> ArgumentParser:
     """The parser of the whole command line; options of every command may stand before or after its name."""
-    made = ArgumentParser(
+    made = Words(
         "segue", description=ABOUT, epilog=_epilog(), formatter_class=RawDescriptionHelpFormatter, allow_abbrev=False
     )
-    made.set_defaults(command=None, store=None, tenant=None, user=None, json=False, debug=False)
+    made.set_defaults(command=None, own=None, store=None, tenant=None, user=None, json=False, debug=False)
     made.add_argument("--version", action="version", version=f"segue {_version()}")
     _common(made)
     below = made.add_subparsers(title="commands", metavar="COMMAND", dest="name")
@@ -321,7 +356,7 @@ def parser() -> ArgumentParser:
         one = below.add_parser(
             command.name, help=command.summary, description=f"{command.summary} {command.about}", allow_abbrev=False
         )
-        one.set_defaults(command=command)
+        one.set_defaults(command=command, own=one)
         command.arguments(one)
         _common(one, command)
     return made
