@@ -17,9 +17,11 @@ import pytest
 from examples.sales_analyst import hearing
 from examples.sales_analyst.clock import Story
 from examples.sales_analyst.model import Call
+from examples.sales_analyst.screen import Screen
 from examples.sales_analyst.stand_in import StandIn
 from examples.sales_analyst.story import TITLE, Place, prepare
 from examples.sales_analyst.tools import DEFINITIONS, ORDERS, TARGETS, orders_of
+from examples.sales_analyst.tuesday import show_effect
 from examples.sales_analyst.warehouse import Warehouse
 
 import segue
@@ -200,6 +202,7 @@ def test_the_commands_at_the_end_work(played):
     lines = played.output[played.output.index("export SEGUE_STORE") :].splitlines()
     commands = [line.strip() for line in lines if line.strip()]
     assert len(commands) == 5
+    assert commands[0].endswith("TZ=Asia/Shanghai")  # the zone that the story tells its times in
     said = ""
     for command in commands[1:]:
         script = f"{commands[0]}\n{command}"
@@ -211,6 +214,14 @@ def test_the_commands_at_the_end_work(played):
         said += ended.stdout
     for part in (TITLE, "华东 8 月：按渠道", "会话恢复", "no damage"):
         assert part in said
+
+
+def test_where_the_model_published_nothing_no_effect_is_claimed(capsys):
+    show_effect(Screen(), [])
+    assert "✗ no effect" in (printed := capsys.readouterr().out)
+    assert "✓" not in printed
+    show_effect(Screen(), ["started", "failed"])
+    assert "✓ effect  publish_report, started → failed" in capsys.readouterr().out
 
 
 def test_it_deletes_its_own_folder_and_no_other(tmp_path):

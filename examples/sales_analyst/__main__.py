@@ -15,7 +15,7 @@ from pathlib import Path
 
 from segue.errors import SegueError
 
-from .clock import Story
+from .clock import ZONE_NAME, Story
 from .facts import Facts
 from .model import Model, choose
 from .screen import Screen, pad, use_utf8
@@ -88,7 +88,9 @@ def goodbye(place: Place, screen: Screen) -> None:
     facts = Facts(place.facts).read()
     screen.title("Look at what was stored  自己看看存下了什么")
     screen.line()
-    screen.line("     ", f"export SEGUE_STORE={place.store} SEGUE_TENANT={TENANT} SEGUE_USER={USER}")
+    screen.text(f"segue shows times of the zone TZ; the story plays in {ZONE_NAME}.")
+    screen.line()
+    screen.line("     ", f"export SEGUE_STORE={place.store} SEGUE_TENANT={TENANT} SEGUE_USER={USER} TZ={ZONE_NAME}")
     for what, why in (
         ("ls", "the sessions"),
         (f"show {facts['session'][-8:]}", "the analysis, entry by entry"),

@@ -169,14 +169,22 @@ def publish(desk: Desk, session: segue.Session) -> None:
     screen.line()
     with session.run() as run:
         desk.answer(run, "很好，把结论发布成报告。")
-    effects = [entry.json() for entry in session.read(kinds=("effect",))]
-    phases = " → ".join(effect["phase"] for effect in effects)
+    phases = [entry.json()["phase"] for entry in session.read(kinds=("effect",))]
     screen.line()
+    show_effect(screen, phases)
+    desk.facts.add(late_rows=done.rows, late_after=done.after, effects=phases)
+
+
+def show_effect(screen: Screen, phases: list[str]) -> None:
+    """What the log holds of the publication; a real model may not have called the tool at all."""
+    if not phases:
+        screen.fact("no effect", "the model did not publish: no write was begun, so the log holds none.", good=False)
+        return
     screen.fact(
         "effect",
-        f"publish_report, {phases}: recorded before it began, so a crash would leave “unknown”, never silence.",
+        f"publish_report, {' → '.join(phases)}: recorded before it began, so a crash would leave “unknown”, "
+        "never silence.",
     )
-    desk.facts.add(late_rows=done.rows, late_after=done.after, effects=[effect["phase"] for effect in effects])
 
 
 # 5. A fork
