@@ -182,11 +182,54 @@ def test_a_page_shows_pictures_that_are_in_the_session(scope):
     assert 'src="data:image/png;base64,iVBORw0KGgo="' in out.getvalue().decode()
 
 
+@pytest.mark.parametrize(
+    ("export", "heads"),
+    [
+        (export_markdown, [r"## Tool · ", r"\*\*← query_sales\*\*", r"\*\*← publish: error\*\*"]),
+        (
+            export_html,
+            [r'class="tool".*Tool · ', r"<summary>← query_sales 1\.9<", r"<summary>← publish: error refused<"],
+        ),
+    ],
+)
+def test_a_result_is_told_as_the_tools_with_its_name(scope, export, heads):
+    session = scope.create()
+    calls = [{"type": "tool_use", "id": f"t{n}", "name": name, "input": {}} for n, name in enumerate(NAMES)]
+    results = [
+        {"type": "tool_result", "tool_use_id": "t0", "content": "1.9"},
+        {"type": "tool_result", "tool_use_id": "t1", "content": "refused", "is_error": True},
+    ]
+    session.append({"role": "assistant", "content": calls}, {"role": "user", "content": results})
+    page = exported(export, session)
+    for head in heads:
+        assert re.search(head, page), head
+    assert "User" not in page
+
+
+@pytest.mark.parametrize("export", [export_markdown, export_html])
+def test_a_result_without_its_call_has_the_calls_id_and_words_beside_it_are_the_users(scope, export):
+    session = scope.create()
+    result = {"type": "tool_result", "tool_use_id": "t7", "content": "1.9"}
+    session.append({"role": "user", "content": [result, {"type": "text", "text": "And now?"}]})
+    page = exported(export, session)
+    assert "← t7" in page
+    assert "User · " in page
+
+
+NAMES = ("query_sales", "publish")
+
+
+def exported(export, session):
+    out = io.BytesIO()
+    export(session, out)
+    return out.getvalue().decode()
+
+
 def test_markdown_fences_hold_whatever_is_in_them(scope):
     session = scope.create(title="A\nB")
     session.append(
         {"role": "user", "content": "go"},
-        {"role": "assistant", "content": [{"type": "tool_use", "id": "t", "name": "sh", "input": {}}]},
+        {"role": "assistant", "content": [{"type": "tool_use", "id": "t", "name": "sh\n```", "input": {}}]},
         {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t", "content": EVIL}]},
     )
     out = io.BytesIO()

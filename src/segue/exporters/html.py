@@ -7,11 +7,11 @@ from datetime import UTC
 from html import escape
 from typing import BinaryIO
 
-from segue.convert import Call, Image, Result, Text
+from segue.convert import Call, Image, Text
 from segue.session import Session
 
 from .original import Left
-from .reading import Turn, turns
+from .reading import Outcome, Turn, turns
 
 _CSP = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
 _STYLE = """
@@ -73,10 +73,10 @@ def _section(turn: Turn, left: list[Left]) -> str:
     return "".join(parts) + "</section>\n"
 
 
-def _result(seq: int, result: Result, left: list[Left]) -> str:
+def _result(seq: int, result: Outcome, left: list[Left]) -> str:
     text = "\n".join(part.text for part in result.parts if isinstance(part, Text))
     images = "".join(_image(seq, part, left) for part in result.parts if isinstance(part, Image))
-    head = "← error" if result.is_error else "←"
+    head = f"← {escape(result.name)}{': error' if result.is_error else ''}"
     first = escape(" ".join(text.split())[:100])
     return f"<details><summary>{head} {first}</summary><pre>{escape(text)}</pre>{images}</details>"
 

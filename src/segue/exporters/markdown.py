@@ -6,11 +6,11 @@ import re
 from datetime import UTC
 from typing import BinaryIO
 
-from segue.convert import Call, Image, Result, Text
+from segue.convert import Call, Image, Text
 from segue.session import Session
 
 from .original import Left
-from .reading import Turn, turns
+from .reading import Outcome, Turn, turns
 
 RESULT_MAX = 20_000
 """Most characters of one result; the rest is counted."""
@@ -47,20 +47,25 @@ def _section(turn: Turn, left: list[Left]) -> str:
         elif isinstance(part, Image):
             parts.append(_image(part))
         elif isinstance(part, Call):
-            parts.append(f"**→ {part.name}**\n\n{fence(part.arguments, 'json')}")
+            parts.append(f"**→ {_line(part.name)}**\n\n{fence(part.arguments, 'json')}")
         else:
             parts.append(_result(turn.seq, part, left))
     return "\n".join(parts)
 
 
-def _result(seq: int, result: Result, left: list[Left]) -> str:
+def _result(seq: int, result: Outcome, left: list[Left]) -> str:
     text = "\n".join(part.text for part in result.parts if isinstance(part, Text))
     if len(text) > RESULT_MAX:
         left.append(Left(seq, "cut", f"{len(text) - RESULT_MAX:,} characters of a result"))
         text = f"{text[:RESULT_MAX]}\n… {len(text) - RESULT_MAX:,} characters more"
     images = [_image(part) for part in result.parts if isinstance(part, Image)]
-    head = "**← error**" if result.is_error else "**←**"
+    head = f"**← {_line(result.name)}{': error' if result.is_error else ''}**"
     return "\n".join([f"{head}\n", fence(text), *images])
+
+
+def _line(name: str) -> str:
+    """A tool's name on one line, so that no fence can begin in it."""
+    return " ".join(name.split())
 
 
 def _image(image: Image) -> str:

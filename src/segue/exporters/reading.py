@@ -17,21 +17,29 @@ from .original import Left
 _KINDS = ("message", "note", "cut", "retract")
 
 
+class Outcome(NamedTuple):
+    """What a call came to: the tool's name (the call's id, where no call is told), texts and pictures."""
+
+    name: str
+    parts: tuple[Text | Image, ...]
+    is_error: bool = False
+
+
 class Turn(NamedTuple):
     """
     What one entry says.
 
     Attributes:
         seq: The entry's number.
-        who: user, assistant, system, tool, note or cut.
+        who: user, assistant, system, tool, note or cut; tool also where a provider has results told by the user.
         at: When it is said to have happened, else when it was stored.
-        parts: Texts, pictures, calls and results.
+        parts: Texts, pictures, calls and what they came to.
     """
 
     seq: int
     who: str
     at: datetime
-    parts: tuple[Text | Image | Call | Result, ...]
+    parts: tuple[Text | Image | Call | Outcome, ...]
 
 
 def turns(session: Session, left: list[Left]) -> Iterator[Turn]:
@@ -43,13 +51,14 @@ def turns(session: Session, left: list[Left]) -> Iterator[Turn]:
         left: What is not shown is added here.
     """
     gone = _taken_back(session)
+    tools: dict[str, str] = {}
     for entry in session.history(kinds=_KINDS):
         if entry.kind == "retract":
             continue
         if entry.body is None or entry.seq in gone:
             left.append(Left(entry.seq, "hollow" if entry.body is None else "retracted"))
             continue
-        turn = _turn(entry, left)
+        turn = _turn(entry, tools, left)
         if turn is not None:
             yield turn
 
@@ -64,7 +73,7 @@ def _taken_back(session: Session) -> set[int]:
     return gone
 
 
-def _turn(entry: Entry, left: list[Left]) -> Turn | None:
+def _turn(entry: Entry, tools: dict[str, str], left: list[Left]) -> Turn | None:
     at = entry.occurred_at or entry.created_at
     assert entry.body is not None
     if entry.kind == "note":
@@ -77,9 +86,17 @@ def _turn(entry: Entry, left: list[Left]) -> Turn | None:
     except (SegueError, ValueError):
         left.append(Left(entry.seq, "foreign", entry.format))
         return None
-    parts = tuple(part for part in found.parts if isinstance(part, Text | Image | Call | Result))
+    tools.update((part.id, part.name) for part in found.parts if isinstance(part, Call))
     left.extend(Left(entry.seq, "no-counterpart", part.what) for part in found.parts if isinstance(part, convert.Left))
-    return Turn(entry.seq, found.role, at, parts) if parts else None
+    parts = tuple(_named(part, tools) for part in found.parts if not isinstance(part, convert.Left))
+    who = "tool" if found.role == "user" and all(isinstance(part, Outcome) for part in parts) else found.role
+    return Turn(entry.seq, who, at, parts) if parts else None
+
+
+def _named(part: Text | Image | Call | Result, tools: dict[str, str]) -> Text | Image | Call | Outcome:
+    if isinstance(part, Result):
+        return Outcome(tools.get(part.id, part.id), part.parts, part.is_error)
+    return part
 
 
 def _summary(value: Any) -> str:
