@@ -20,6 +20,17 @@ from segue.probes import Http, file_version, replace_file
 from segue.world import Gone, Sources, Unanswered
 
 
+class Mute(Exception):
+    """An error that cannot say what it is."""
+
+    def __str__(self):
+        raise RuntimeError
+
+
+UNTOLD = [ValueError("caf\udce9.txt"), ValueError("x" * 5_000_000), ValueError("\x00"), Mute()]
+"""Errors whose words cannot be kept as they are."""
+
+
 class Wiki:
     """Pages with a version, and a conditional write."""
 
@@ -403,6 +414,29 @@ def test_an_error_of_the_tool_is_a_failure(wiki, session, run):
         writes("wiki:{name}")(lambda name: int("x"))("a")
     assert open_effects(session.history(kinds=("effect",))) == ()
     assert records(session, "effect")[-1].result["error"].startswith("ValueError")
+
+
+@pytest.mark.parametrize("version", [lambda result: 1 / 0, lambda result: float("nan"), lambda result: object()])
+def test_a_write_is_completed_whatever_its_result_says_of_the_version(wiki, session, run, version):
+    get, _ = tools(wiki)
+    get("a")
+    with pytest.raises((Invalid, ZeroDivisionError)):
+        writes("wiki:{name}", version=version)(lambda name: "ok")("a")
+    assert records(session, "effect")[-1].phase == "completed"
+
+
+@pytest.mark.parametrize("error", UNTOLD)
+def test_the_error_of_a_tool_comes_through_whatever_it_says(wiki, session, run, error):
+    get, _ = tools(wiki)
+    get("a")
+
+    def raises(name):
+        raise error
+
+    with pytest.raises(type(error)) as caught:
+        writes("wiki:{name}")(raises)("a")
+    assert caught.value is error
+    assert records(session, "effect")[-1].phase == "failed"
 
 
 def test_the_same_call_repeated_hands_out_the_same_key(wiki, session, run):

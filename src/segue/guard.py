@@ -31,7 +31,6 @@ from . import ground, log, phrases
 from .errors import Contended, Invalid, StaleRead
 from .ledger import (
     ARGUMENTS_MAX_BYTES,
-    UNKNOWN_ON,
     Effect,
     Known,
     Live,
@@ -41,10 +40,10 @@ from .ledger import (
     digest_of,
     effect_key,
     known,
-    leaves_unknown,
 )
 from .ledger import source_ref as _ref
 from .model import Draft, Hit, from_us, new_id
+from .outcome import UNKNOWN_ON, leaves_unknown, told_of
 from .phrases import Phrases, clean
 from .world import Answer, Denied, Finding, Gone, Sources, Unanswered, check, look
 
@@ -545,7 +544,7 @@ class _Writing:
     def failed(self, ticket: _WriteTicket, error: BaseException) -> BaseException:
         if not isinstance(error, StaleRead) and leaves_unknown(error, self.unknown_on):
             return error  # like a crash: it may have been written
-        why = {"error": clean(f"{type(error).__name__}: {error}", 500)}
+        why = {"error": clean(told_of(error), 500)}
         ticket.active.ledger.end(ticket.effect.then("failed", result=why))
         if isinstance(error, StaleRead):
             source = ticket.effect.source or ""
@@ -554,7 +553,11 @@ class _Writing:
 
     def after(self, ticket: _WriteTicket, result: Any) -> Any:
         ledger, source = ticket.active.ledger, ticket.effect.source or ""
-        made = self._made(ledger, source, result)
+        try:
+            made = self._made(ledger, source, result)
+        except BaseException:
+            ledger.end(ticket.effect.then("completed"))  # it was written, whatever its result says of the version
+            raise
         ledger.end(ticket.effect.then("completed", version=made))
         ticket.active.refusals.pop(source, None)
         return stamped(result, self._stamp(ticket, made), key="written")

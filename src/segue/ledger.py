@@ -20,8 +20,9 @@ from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 from uuid import UUID
 
 from . import codec, phrases
-from .errors import Invalid, LeaseLost, OutcomeUnknown, Unavailable
+from .errors import Invalid
 from .model import NAME_MAX_BYTES, Entry, Hit, check_name, new_id
+from .outcome import UNKNOWN_ON, leaves_unknown  # noqa: F401 - they are named here, too
 
 SOURCE_MAX_BYTES = 2_000
 """Longest name of a source, in UTF-8 bytes."""
@@ -37,9 +38,6 @@ LIVE_MAX = 500
 
 SCAN_MAX = 20_000
 """Most ledger entries that are looked through on one resume; the newest."""
-
-UNKNOWN_ON: tuple[type[BaseException], ...] = (TimeoutError, ConnectionError, OutcomeUnknown, LeaseLost, Unavailable)
-"""Errors after which nobody knows whether an effect happened, unless the caller says otherwise."""
 
 Phase = Literal["started", "completed", "failed"]
 _EFFECT_ID_MAX_BYTES = NAME_MAX_BYTES - len("effect:")
@@ -399,23 +397,6 @@ class Effect:
     def then(self, phase: Phase, *, result: Any = None, version: Version | None = None) -> Effect:
         """The next phase of the same effect."""
         return replace(self, phase=phase, result=result, version=version, run=None, seq=0, at=None)
-
-
-def leaves_unknown(error: BaseException, unknown_on: tuple[type[BaseException], ...] = UNKNOWN_ON) -> bool:
-    """
-    Whether an error says nothing of the outcome, as a crash does: one of these, or one that such a one caused.
-
-    Cancellations, ``KeyboardInterrupt`` and the like always do. The cause counts since clients wrap
-    (``httpx.ReadTimeout`` is no ``TimeoutError``, but comes from one).
-    """
-    cause: BaseException | None = error
-    for _ in range(10):
-        if cause is None:
-            return False
-        if not isinstance(cause, Exception) or isinstance(cause, unknown_on):
-            return True
-        cause = cause.__cause__ or (None if cause.__suppress_context__ else cause.__context__)
-    return False
 
 
 def effect_key(session: str, *, name: str, source: str | None = None, call: str | None = None) -> str:

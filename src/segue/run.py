@@ -23,11 +23,12 @@ from .engine import Kept, Pause
 from .errors import Busy, Invalid, LeaseLost, NotFound, OutcomeUnknown, QueueTimeout, SegueError
 from .log import Log
 from .model import Draft, Lease, Policy, check_count, check_name, check_strings, check_type, from_us, new_id
+from .outcome import leaves_unknown, told_of
 from .store import Appended, Queued, Release, Renew, Take
 from .view import View, ViewSpec, build, open_calls, plan_cut
 
 if TYPE_CHECKING:  # the ledger is imported by the first observation or effect
-    from .ledger import Effect, Observation, Version
+    from .ledger import Effect, Observation
     from .world import Sources
 
 TTL = timedelta(seconds=30)
@@ -311,22 +312,43 @@ class RunEffect:
     def __init__(self, run: Run, effect: Effect) -> None:
         self._run = run
         self._effect = effect
-        self._is_done = False
-        self._result: Any = None
-        self._version: Version | None = None
+        self._end: Draft | None = None
         self.key = effect.key
 
     def done(self, result: Any = None, *, version: object = None) -> None:
         """
         Tell what came of it: a receipt, and the version that the write made (it refreshes own readings).
 
-        It is completed then, whatever happens in the rest of the block.
+        It is completed then, whatever happens in the rest of the block, and whatever is refused here.
+
+        Args:
+            result: Plain JSON values, kept as they are now.
+            version: A ``Version``, or any plain value, as for ``Run.observe``.
+
+        Raises:
+            Invalid: A part cannot be stored. The effect is completed without it; tell it again in plain
+                values, with the parts that were good, or go on. Do not repeat the effect.
         """
         from .ledger import Version
 
-        self._result = result
-        self._version = version if version is None or isinstance(version, Version) else Version.of(version)
-        self._is_done = True
+        end = self._effect.then("completed")
+        self._end = _record(end)
+        refused: list[Exception] = []
+        try:
+            end = replace(end, version=None if version is None else Version.of(version))
+            self._end = _record(end)
+        except Exception as error:  # noqa: BLE001 - told below, when the rest is known to be stored
+            refused.append(error)
+        try:
+            self._end = _record(replace(end, result=result))
+        except Exception as error:  # noqa: BLE001 - as above
+            refused.append(error)
+        if refused:
+            raise Invalid(
+                f"{'; '.join(map(told_of, refused))}. {self._effect.name!r} is recorded as completed, without that: "
+                "do not repeat it; call done again with plain JSON values and a version that is a str, or go on",
+                where="done",
+            ) from refused[0]
 
     def __enter__(self) -> Self:
         self._run.check()
@@ -336,15 +358,25 @@ class RunEffect:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        from .ledger import leaves_unknown
-
-        if error is None or self._is_done:
-            end = self._effect.then("completed", result=self._result, version=self._version)
-        elif leaves_unknown(error):
+        end = self._ending(error)
+        if end is None:
             return
-        else:
-            end = self._effect.then("failed", result={"error": f"{type(error).__name__}: {error}"[:1_000]})
-        self._run.append_fact(_record(end))
+        try:
+            self._run.append_fact(end)
+        except Exception as failure:
+            if error is None:
+                raise
+            error.add_note(f"The end of {self._effect.name!r} could not be recorded: {told_of(failure)}")
+
+    def _ending(self, error: BaseException | None) -> Draft | None:
+        """What is recorded when the block was left; None leaves the outcome unknown."""
+        if self._end is not None:
+            return self._end
+        if error is None:
+            return _record(self._effect.then("completed"))
+        if leaves_unknown(error):
+            return None
+        return _record(self._effect.then("failed", result={"error": told_of(error)}))
 
 
 def _record(effect: Effect) -> Draft:
