@@ -9,7 +9,7 @@ import pytest
 
 import segue
 from segue.errors import Invalid, Unavailable
-from segue.ledger import Effect, Version
+from segue.ledger import Effect, Version, open_effects
 from segue.world import Sources
 from test_guard import UNTOLD
 
@@ -126,3 +126,48 @@ def test_an_end_that_cannot_be_recorded_is_an_error_where_nothing_else_is(sessio
 
     with pytest.raises(Unavailable), session.run() as run, run.effect("pay"):
         monkeypatch.setattr(run, "append_fact", unreachable)
+
+
+def unknown(session):
+    records = list(session.history(kinds=("effect",)))
+    return [e.name for e in open_effects(records, log=session.log, shared=session.refresh().base)]
+
+
+@pytest.fixture
+def begun(session):
+    """A session with a shared effect under way: its run, and the effect."""
+    with session.run() as run:
+        yield run, run.effect("pay", source="bank:1").__enter__()
+
+
+@pytest.mark.parametrize("error", [None, ValueError("refused")])
+def test_a_fork_knows_the_end_that_its_parent_recorded_later(session, begun, error):
+    child = session.fork()
+    grandchild = child.fork()
+    assert unknown(child) == unknown(grandchild) == ["pay"]
+    begun[1].__exit__(type(error), error, None)
+    assert unknown(child) == unknown(grandchild) == unknown(session) == []
+
+
+def test_a_fork_does_not_know_what_its_parent_does_not(session, begun):
+    child = session.fork()
+    begun[1].__exit__(TimeoutError, TimeoutError(), None)
+    assert unknown(child) == ["pay"]
+
+
+def test_only_what_is_shared_and_open_is_looked_up(session, monkeypatch):
+    looked = []
+    by_ref = session.log.engine.store.by_ref
+    monkeypatch.setattr(session.log.engine.store, "by_ref", lambda *a, **k: looked.append(a[1]) or by_ref(*a, **k))
+    with session.run() as run:
+        for n in range(50):
+            with run.effect(f"done {n}"):
+                pass
+        with pytest.raises(TimeoutError), run.effect("lost"):
+            raise TimeoutError
+    child = session.fork()
+    with pytest.raises(TimeoutError), child.run() as run, run.effect("own"):
+        raise TimeoutError
+    looked.clear()
+    assert unknown(child) == ["lost", "own"]
+    assert len(looked) == 1 and looked[0].startswith("effect:")

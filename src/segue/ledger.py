@@ -16,13 +16,16 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from itertools import islice
-from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, runtime_checkable
 from uuid import UUID
 
 from . import codec, phrases
 from .errors import Invalid
-from .model import NAME_MAX_BYTES, Entry, Hit, check_name, new_id
+from .model import NAME_MAX_BYTES, Entry, Hit, check_name, new_id, to_us
 from .outcome import UNKNOWN_ON, leaves_unknown  # noqa: F401 - they are named here, too
+
+if TYPE_CHECKING:
+    from .log import Log
 
 SOURCE_MAX_BYTES = 2_000
 """Longest name of a source, in UTF-8 bytes."""
@@ -38,6 +41,9 @@ LIVE_MAX = 500
 
 SCAN_MAX = 20_000
 """Most ledger entries that are looked through on one resume; the newest."""
+
+ENDS_MAX = 100
+"""Most effects that a fork shares whose ends are looked for in its parent; the newest."""
 
 Phase = Literal["started", "completed", "failed"]
 _EFFECT_ID_MAX_BYTES = NAME_MAX_BYTES - len("effect:")
@@ -499,7 +505,12 @@ def _refreshed(observation: Observation, newest_first: Iterable[Effect]) -> Obse
 
 
 def open_effects(
-    entries: Iterable[Entry], *, running: Collection[str] = (), scan: int = SCAN_MAX
+    entries: Iterable[Entry],
+    *,
+    running: Collection[str] = (),
+    scan: int = SCAN_MAX,
+    log: Log | None = None,
+    shared: int = 0,
 ) -> tuple[Effect, ...]:
     """
     Effects that started and whose end is not recorded: their outcome is unknown. Oldest first.
@@ -508,21 +519,31 @@ def open_effects(
         entries: Entries of kind effect, in any order (others are passed over).
         running: Ids of runs that are alive: what they started is under way, not unknown.
         scan: Most entries to look through.
+        log: Where the ends of what a fork shares with its parent are looked up.
+        shared: Up to which seq the entries are shared with the parent (``SessionInfo.base``).
     """
     started: dict[str, Effect] = {}
     ended: set[str] = set()
-    for looked, entry in enumerate(entries):
-        if looked >= scan:
-            break
-        effect = effect_of(entry)
-        if effect is None:
-            continue
+    for effect in filter(None, map(effect_of, islice(entries, scan))):
         if effect.phase == "started":
             started.setdefault(effect.id, effect)
         else:
             ended.add(effect.id)
     unknown = (e for e in started.values() if e.id not in ended and e.run not in running)
-    return tuple(sorted(unknown, key=lambda e: e.seq))
+    ordered = tuple(sorted(unknown, key=lambda e: e.seq))
+    if log is None:
+        return ordered
+    asked = [e for e in ordered if e.seq <= shared][-ENDS_MAX:]
+    ended |= {e.id for e in asked if end_of(log, e)}
+    return tuple(e for e in ordered if e.id not in ended)
+
+
+def end_of(log: Log, effect: Effect) -> Effect | None:
+    """The end of an effect that the session shares: who began it went on. Found by its ref in the scope, by no scan."""
+    since_us = None if effect.at is None else to_us(effect.at)
+    hits = log.engine.store.by_ref(log.scope, f"effect:{effect.id}", since_us=since_us, reverse=True, limit=ENDS_MAX)
+    phases = (effect_of(hit.entry) for hit in hits)
+    return next((found for found in phases if found is not None and found.phase != "started"), None)
 
 
 class Known(NamedTuple):
