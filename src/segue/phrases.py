@@ -17,6 +17,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 from .errors import Invalid
 
 _FIXED = re.compile(r"UTC(?:([+-])(\d{2}):([0-5]\d))?")
+_FORMS = re.compile(r"<(\w+):([^|<>]*)\|([^|<>]*)>")
 _UNSHOWN = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
 
 
@@ -199,6 +200,17 @@ def kind_name(kind: str, words: Phrases) -> str:
     return words.kinds.get(kind, clean(kind, 40))
 
 
+class Counted(str):
+    """A template with words that follow a number: ``{n} <n:reading is|readings are> too old``."""
+
+    __slots__ = ()
+
+    def format(self, *args: object, **given: object) -> str:
+        """Like ``str.format``; what is given is never looked into for such words."""
+        template = _FORMS.sub(lambda found: found[2] if str(given.get(found[1])) == "1" else found[3], self)
+        return str.format(template, *args, **given)
+
+
 def _phrases(**texts: Any) -> Phrases:
     names = {f.name for f in fields(Phrases)}
     if names != set(texts):
@@ -241,9 +253,9 @@ templates["en"] = _phrases(
         "unverifiable": "{n} not verifiable",
     },
     told_before="{n} of them told before",
-    left_out="{n} older ones not checked",
+    left_out=Counted("{n} older <n:one|ones> not checked"),
     left_out_at_least="{n} or more older ones not checked",
-    unreadable="{n} records of readings could not be understood",
+    unreadable=Counted("{n} <n:record|records> of readings could not be understood"),
     changed="- Changed: {source}, read {at}, {versions}",
     gone="- Gone: {source}, read {at}, does not exist any more",
     denied="- No longer allowed: {source}, read {at}, may not be read now",
@@ -264,8 +276,8 @@ templates["en"] = _phrases(
     approvals="Still waiting for a person's approval: {n} ({names})",
     calls="Calls without a result: {n} ({names})",
     drift_heading="The agent's configuration changed:",
-    size="History: {entries} entries, about {tokens} tokens",
-    size_entries="History: {entries} entries",
+    size=Counted("History: {entries} <entries:entry|entries>, about {tokens} <tokens:token|tokens>"),
+    size_entries=Counted("History: {entries} <entries:entry|entries>"),
     advice={
         "continue": "",
         "verify": "What rests on these points may be outdated. Read again what your next answer uses.",
@@ -282,9 +294,9 @@ templates["en"] = _phrases(
     reasons={
         "gap": "{gap} have passed",
         "changed": "{n} of {of} readings do not hold any more",
-        "expired": "{n} readings are too old",
+        "expired": Counted("{n} <n:reading is|readings are> too old"),
         "others": "others acted on the same sources",
-        "unknown-effects": "{n} actions have an unknown outcome",
+        "unknown-effects": Counted("{n} <n:action has|actions have> an unknown outcome"),
         "drift": "the agent's configuration changed",
         "breaking-drift": "the agent's configuration changed in a way that breaks the history",
         "clock": "a clock was moved",
