@@ -210,6 +210,62 @@ def test_a_cut_on_ground_that_changed_is_not_applied(me):
     assert compact(session, Compaction(erased, tokens=100)).reason == "overtaken"
 
 
+def test_what_is_pinned_before_a_cut_belongs_to_the_epoch(me):
+    for change in (lambda session: session.hollow(1), lambda session: retract(session, 1)):
+        session = pinned(me)
+        before = session.view()
+        change(session)
+        assert session.view().epoch != before.epoch
+        session = me.create()
+        session.append({"role": "user", "content": "My passport is K1234567."}, refs=("pinned",))
+        talk(session, 2)
+        window = segue.ViewSpec("anthropic", last_turns=1)
+        before = session.view(window)
+        change(session)
+        assert session.view(window).epoch != before.epoch
+
+
+@pytest.mark.parametrize("moment", ["while it is made", "while it is applied"])
+def test_what_is_erased_meanwhile_does_not_live_on_in_a_summary(me, monkeypatch, moment):
+    session = pinned(me)
+    talk(session, 6, start=20)
+
+    def summarise(material):
+        if moment == "while it is made":
+            session.hollow(1)
+        return "Summary: K1234567" if "K1234567" in material.text else "Goals."
+
+    append = segue.log.Log.append
+
+    def overtaken(log, entries, **options):
+        if moment == "while it is applied" and entries[0].kind == "cut":
+            session.hollow(1)
+        return append(log, entries, **options)
+
+    monkeypatch.setattr(segue.log.Log, "append", overtaken)
+    done = compact(session, Compaction(summarise, tokens=400))
+    assert (done.seq, done.reason) == (None, "overtaken")
+    assert not any(b"K1234567" in (entry.body or b"") for entry in session.read())
+    monkeypatch.undo()
+    assert session.messages()
+    assert compact(session, HOW).seq
+
+
+def pinned(me):
+    session = me.create()
+    session.append({"role": "user", "content": "My passport is K1234567."}, refs=("pinned",))
+    session.append({"role": "assistant", "content": "Noted."})
+    talk(session, 6)
+    compact(session, HOW)
+    talk(session, 1, start=10)
+    assert "K1234567" in str(session.messages()[1])
+    return session
+
+
+def retract(session, *seqs):
+    session.append({"seqs": list(seqs)}, kind="retract", format="segue", origin="system", refs=("retract",))
+
+
 def test_an_erased_session_stays_erased(me):
     session = me.create()
     talk(session)

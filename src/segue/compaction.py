@@ -22,6 +22,7 @@ from .errors import HeadMoved, Invalid, NotDone
 from .log import Log, draft
 from .model import Draft, to_us
 from .steps import Do, Outcome, Use, drive
+from .store import Hollow
 from .tokens import estimate_tokens
 from .view import View, ViewSpec, build, plan_cut
 
@@ -309,13 +310,29 @@ def _apply(log: Log, view: View, body: dict[str, Any], append: Append | None) ->
     entry = draft(body, kind="cut", format="segue", origin="system", refs=("cut",))
     for _ in range(TRIES_MAX):
         head = log.info().head
-        if log.read(after=view.head, upto=head, kinds=("cut", "retract"), limit=1):
+        if not _stands(log, view, head):
             return None
-        if build(log, view.spec, view.head, count=view._count).epoch != view.epoch:  # noqa: SLF001
-            return None  # something in it was erased
         try:
             done = log.append((entry,), expect=head) if append is None else append((entry,))
         except HeadMoved:
             continue
-        return int(done.seqs[0])
+        seq = int(done.seqs[0])
+        if _stands(log, view, seq - 1):
+            return seq
+        _withdraw(log, seq)  # an erasure moves no head, and a run's append expects none
+        return None
     return None
+
+
+def _stands(log: Log, view: View, upto: int) -> bool:
+    """Whether what the view shows was neither cut, taken back nor erased since."""
+    if log.read(after=view.head, upto=upto, kinds=("cut", "retract"), limit=1):
+        return False
+    return build(log, view.spec, view.head, count=view._count).epoch == view.epoch  # noqa: SLF001
+
+
+def _withdraw(log: Log, seq: int) -> None:
+    """Take back a cut that came too late, and erase its summary: it may tell what was to be forgotten."""
+    body = {"seqs": [seq], "reason": "overtaken"}
+    log.append((draft(body, kind="retract", format="segue", origin="system", refs=("retract",)),))
+    log.engine.do(Hollow(log.scope, log.id, (seq,)))

@@ -613,7 +613,7 @@ class _Builder:
             messages=values,
             bodies=tuple(message.body for message in messages),
             seqs=tuple(message.seqs for message in messages),
-            epoch=self._epoch(cut, first, laid.marks),
+            epoch=self._epoch(cut, first, (*_shown(summary, cut), *laid.marks)),
             cut=cut,
             head=self.upto,
             omitted=omitted,
@@ -628,6 +628,11 @@ class _Builder:
     def _epoch(self, cut: int | None, first: int, marks: tuple[str, ...]) -> str:
         what = [self.spec.format, self.spec.foreign, cut, first, *marks]
         return hashlib.sha256(codec.encode(what)).hexdigest()[:32]
+
+
+def _shown(summary: tuple[Message, ...], cut: int | None) -> Iterator[str]:
+    """What is pinned, for the epoch: one that is erased has no ref any more, so those that are there are named."""
+    return (f"pinned {seq}" for message in summary for seq in message.seqs if seq != cut)
 
 
 def _infos(units: Sequence[Unit], offset: int, count: Counter) -> tuple[UnitInfo, ...]:
