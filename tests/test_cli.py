@@ -50,6 +50,23 @@ def test_ls_aligns_wide_characters_and_fits_the_screen(me):
     assert len({width(row[: row.index(title)]) for row, title in zip(rows, ("TITLE", "x", "plain", "华东"))}) == 1
 
 
+@pytest.mark.parametrize("columns", [60, 80, 100])
+def test_a_long_title_gives_way_to_what_tells_a_fork_from_its_parent(me, columns):
+    fork = me.create(title="East China: the August decline " * 4, tags=["q3"]).fork(title="East China: " * 9)
+    received, _ = on_a_terminal("ls", columns=columns)
+    shown = re.sub("\x1b\\[[0-9;]*m", "", received).splitlines()[1]
+    assert (f"fork of {fork.info.parent.session[-8:]}" in shown, "East" in shown) == (True, True)
+    assert "#q3" in received
+
+
+def test_on_a_narrow_terminal_ls_leaves_columns_out(me):
+    me.create(title="East China")
+    assert "just now" in on_a_terminal("ls", columns=40)[0]
+    heads = [re.sub("\x1b\\[[0-9;]*m", "", on_a_terminal("ls", columns=n)[0]).split()[:6] for n in (40, 80)]
+    assert heads[0][2:5] == ["ACTIVE", "TITLE", me.latest().id[-8:]]
+    assert heads[1][2:] == ["ACTIVE", "N", "TOK", "TITLE"]
+
+
 def test_in_a_pipe_nothing_is_cut(cli, me, monkeypatch):
     monkeypatch.setenv("COLUMNS", "60")
     me.create(title="plain " * 30, tags=["a" * 50])

@@ -204,6 +204,24 @@ def test_importing_segue_brings_no_command_line():
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
+@pytest.mark.parametrize("columns", [60, 80])
+def test_on_a_terminal_whatever_a_command_says_fits(me, columns):
+    from segue.cli.text import width
+
+    session = turn(me.create(id="same-" + "1" * 40, title="plain words " * 20, tags=["t" * 30]))
+    for n in range(3):
+        turn(me.create(title="x", id=f"same-{n}" + "e" * 40))
+    Path("notes").write_text("mine " * 20)
+    for words, code in (
+        (["ls", "--full-ids"], 0), (["tag", session.id], 0), (["fork", session.id], 0), (["show", "same"], 2),
+        (["import", "notes"], 1), (["--help"], 0), (["doctor"], 0), (["resume"], 0), (["rm", session.id], 1),
+        (["ls", "--nonsense"], 2),
+    ):  # fmt: skip
+        received, ended = on_a_terminal(*words, columns=columns, answer="n\n")
+        text = re.sub("\x1b\\[[0-9;]*[mK]", "", received)
+        assert (ended, [line for line in text.splitlines() if width(line) > columns]) == (code, []), words
+
+
 @pytest.mark.parametrize("columns", [80, 120])
 def test_on_a_terminal_lines_fit_and_only_colours_are_sent(me, columns):
     from segue.cli.text import width

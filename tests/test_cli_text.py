@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from segue.cli import bodies, text
+from segue.cli import bodies, screen, text
 from segue.cli.screen import as_json
 from segue.errors import Invalid
 
@@ -65,6 +65,17 @@ def test_wrapped_lines_fit_and_lose_nothing_but_spaces(given, cells):
     rows = text.wrap(given, cells)
     assert max(map(text.width, rows)) <= max(cells, text.width(given) if text.width(given) <= cells else 0)
     assert "".join(rows).replace(" ", "") == given.replace(" ", "")
+
+
+@given(st.lists(st.tuples(st.text(alphabet="ab 华东，—", max_size=30), st.sampled_from("xy"))), st.integers(4, 40))
+def test_rows_of_a_line_fit_and_every_word_keeps_its_style(parts, cells):
+    rows = list(screen._rows(parts, cells))
+    assert all(text.width("".join(part for part, _ in row).rstrip()) <= cells for row in rows)
+
+    def inked(parts):
+        return [(char, style) for part, style in parts for char in part if char != " "]
+
+    assert [one for row in rows for one in inked(row)] == inked(parts)
 
 
 def test_a_wrapped_line_keeps_its_indentation():

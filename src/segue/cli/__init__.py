@@ -14,7 +14,7 @@ from segue.errors import Invalid, SegueError, Unavailable
 from . import address
 from .commands import Command, WrongWords, parsed, parser
 from .outcome import BUG, DONE, INTERRUPTED, PIPE, USAGE, as_value, exit_code, message
-from .screen import Screen, as_json
+from .screen import Screen, as_json, remark
 from .text import safe
 
 
@@ -119,4 +119,4 @@ def _failed(error: SegueError, args: Namespace) -> int:
 
 def _say(text: str) -> None:
     sys.stdout.flush()
-    sys.stderr.write(f"segue: {safe(' '.join(text.split()))}\n")
+    remark(sys.stderr, f"segue: {' '.join(text.split())}")

@@ -154,7 +154,7 @@ def rm_arguments(parser: ArgumentParser) -> None:
 def rm(desk: Desk, args: Namespace, screen: Screen) -> int:
     """Erase sessions for good."""
     sessions = {session.id: session for session in (desk.find(one) for one in args.session)}
-    if not args.yes and not _agreed(desk, list(sessions.values())):
+    if not args.yes and not _agreed(desk, list(sessions.values()), screen):
         screen.note("nothing was erased")
         return FINDING
     for session in sessions.values():
@@ -165,13 +165,13 @@ def rm(desk: Desk, args: Namespace, screen: Screen) -> int:
     return DONE
 
 
-def _agreed(desk: Desk, sessions: list[segue.Session]) -> bool:
+def _agreed(desk: Desk, sessions: list[segue.Session], screen: Screen) -> bool:
     if not sys.stdin.isatty():
         raise Invalid("rm erases for good and there is nobody to ask; say --yes", where="--yes")
     for session in sessions:
         forks = sum(1 for _ in islice(desk.sessions(parent=session.id), FORKS_MAX))
         title = one_line(session.info.title) or "(no title)"
-        sys.stderr.write(f"{short_id(session.id)}  {title}  ({_about(session.info, forks)})\n")
+        screen.note(f"{short_id(session.id)}  {title}  ({_about(session.info, forks)})")
     sys.stderr.write(f"erase {plural(len(sessions), 'session')} for good? [y/N] ")
     sys.stderr.flush()
     return sys.stdin.readline().strip().lower() in ("y", "yes")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import textwrap
 from argparse import SUPPRESS, Action, ArgumentParser, Namespace, RawDescriptionHelpFormatter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -345,9 +347,11 @@ def parsed(made: ArgumentParser, argv: Sequence[str] | None) -> Namespace:
 
 def parser() -> ArgumentParser:
     """The parser of the whole command line; options of every command may stand before or after its name."""
+    columns = max(40, shutil.get_terminal_size().columns - 2)
     made = Words(
-        "segue", description=ABOUT, epilog=_epilog(), formatter_class=RawDescriptionHelpFormatter, allow_abbrev=False
-    )
+        "segue", description=textwrap.fill(ABOUT, columns), epilog=_epilog(columns),
+        formatter_class=RawDescriptionHelpFormatter, allow_abbrev=False,
+    )  # fmt: skip
     made.set_defaults(command=None, own=None, store=None, tenant=None, user=None, json=False, debug=False)
     made.add_argument("--version", action="version", version=f"segue {_version()}")
     _common(made)
@@ -395,13 +399,16 @@ def _own(command: Command) -> ArgumentParser:
     return made
 
 
-def _epilog() -> str:
-    codes = "\n".join(f"  {code:<4} {meaning}" for code, meaning in EXIT_CODES.items())
-    return (
-        "A session is named by its full id, by the beginning or end of it (4 characters or more, where one\n"
-        "session fits), by key:KEY (the caller's own key), or by latest.\n\n"
-        f"exit codes:\n{codes}"
+def _epilog(columns: int) -> str:
+    named = (
+        "A session is named by its full id, by the beginning or end of it (4 characters or more, where one "
+        "session fits), by key:KEY (the caller's own key), or by latest."
     )
+    codes = [
+        textwrap.fill(meaning, columns, initial_indent=f"  {code:<4} ", subsequent_indent=" " * 7)
+        for code, meaning in EXIT_CODES.items()
+    ]
+    return "\n".join([textwrap.fill(named, columns), "", "exit codes:", *codes])
 
 
 def _version() -> str:

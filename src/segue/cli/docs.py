@@ -44,8 +44,8 @@ version; none is removed or changes its meaning. An error is one object on stand
 `segue.errors`, or `Ambiguous` or `NoStore`), `message`, `exit_code`, and `candidates` where several sessions fit.
 
 Output for people may change with every version. It is coloured only on a terminal (`NO_COLOR` and `FORCE_COLOR`
-are respected), cut to its width, and neither in a pipe. Control and direction characters in stored text are shown
-as escapes (`\\x1b`, `\\u202e`); stored text never steers the terminal.
+are respected), cut or wrapped to its width (40 columns or more), and neither in a pipe. Control and direction
+characters in stored text are shown as escapes (`\\x1b`, `\\u202e`); stored text never steers the terminal.
 
 A store that is not there is never made, but by `segue import` and as the target of `segue copy`: every other command
 says `no store at …` and ends with 5. A database of a server without Segue's tables is no store either (but of Redis,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from argparse import ArgumentParser, Namespace
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from itertools import islice
 from typing import Any, NamedTuple
@@ -32,6 +32,12 @@ CALLS_MAX = 4
 NARROW = 100
 """Below this width of the screen the heads of the numbers are short, so that titles have room."""
 
+ROOM_MIN = 16
+"""With less room for titles, or less than tells a fork from its parent, columns are left out."""
+
+TITLE_MIN = 8
+"""Cells of a title that tags and origin leave to it."""
+
 STATUS_STYLES = {"running": "good", "idle": "", "paused": "warn", "completed": "dim", "archived": "dim"}
 
 
@@ -39,7 +45,13 @@ STATUS_STYLES = {"running": "good", "idle": "", "paused": "warn", "completed": "
 
 
 def ls_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("--status", action="append", choices=address.STATUSES, help="only these (may be repeated)")
+    parser.add_argument(
+        "--status",
+        action="append",
+        choices=address.STATUSES,
+        metavar="STATUS",
+        help=f"only these: {', '.join(address.STATUSES[:-1])} or {address.STATUSES[-1]} (may be repeated)",
+    )
     parser.add_argument("--tag", type=given, help="only sessions with this tag")
     parser.add_argument("--key", metavar="PREFIX", help="only sessions whose own key begins so")
     parser.add_argument(
@@ -107,11 +119,11 @@ class _Row(NamedTuple):
     tokens: str
 
 
-def _row(info: SessionInfo, desk: Desk, *, full_ids: bool) -> _Row:
+def _row(info: SessionInfo, desk: Desk, *, full_ids: bool, has_clock: bool) -> _Row:
     return _Row(
         info.id if full_ids else short_id(info.id),
         info.status,
-        f"{ago(info.active_at, desk.now)} {clock(info.active_at, desk.now)}",
+        ago(info.active_at, desk.now) + (f" {clock(info.active_at, desk.now)}" if has_clock else ""),
         f"{info.head:,}",
         short(info.usage.input + info.usage.output) if any(info.usage) else "–",
     )
@@ -119,37 +131,44 @@ def _row(info: SessionInfo, desk: Desk, *, full_ids: bool) -> _Row:
 
 def _table(desk: Desk, shown: list[SessionInfo], screen: Screen, *, full_ids: bool) -> None:
     """One line a session. The title comes last: it alone has any length, and may run from right to left."""
-    rows = [_row(info, desk, full_ids=full_ids) for info in shown]
     is_narrow = screen.width is not None and screen.width < NARROW
     heads = _Row("ID", "STATUS", "ACTIVE", *(("N", "TOK") if is_narrow else ("ENTRIES", "TOKENS")))
-    cells = [max(width(row[n]) for row in (heads, *rows)) for n in range(len(heads))]
-    screen.line((f"{_cells(heads, cells)}TITLE", "dim"))
+    needed = max(ROOM_MIN, TITLE_MIN + max(width(_origin(info)) for info in shown))
+    for has_clock, columns in ((True, 5), (False, 5), (False, 4), (False, 3)):
+        rows = [_row(info, desk, full_ids=full_ids, has_clock=has_clock)[:columns] for info in shown]
+        cells = [max(width(row[n]) for row in (heads, *rows)) for n in range(columns)]
+        room = None if screen.width is None else screen.width - sum(cells) - 2 * columns
+        if room is None or room >= needed:
+            break
+    screen.line((f"{''.join(_padded(heads, cells))}TITLE", "dim"))
     for info, row in zip(shown, rows, strict=True):
-        id, status, *rest = (
-            pad(one_line(text), n, right=k > 2) for k, (text, n) in enumerate(zip(row, cells, strict=True))
-        )
-        spans: list[Span] = [(id, "id"), "  ", (status, STATUS_STYLES[info.status]), "  ", "  ".join(rest), "  "]
-        room = None if screen.width is None else max(16, screen.width - sum(cells) - 2 * len(cells))
-        screen.line(*spans, *_title(info, room))
+        id, status, *rest = _padded(row, cells)
+        spans: list[Span] = [(id, "id"), (status, STATUS_STYLES[info.status]), "".join(rest)]
+        screen.line(*spans, *_title(info, None if room is None else max(TITLE_MIN, room)))
 
 
-def _cells(row: _Row, cells: list[int]) -> str:
-    return "".join(pad(text, n, right=k > 2) + "  " for k, (text, n) in enumerate(zip(row, cells, strict=True)))
+def _padded(row: Sequence[str], cells: list[int]) -> list[str]:
+    """The cells of a row that are shown; numbers stand at the right."""
+    return [pad(one_line(text), n, right=k > 2) + "  " for k, (text, n) in enumerate(zip(row, cells, strict=False))]
 
 
 def _title(info: SessionInfo, room: int | None) -> list[Span]:
-    """Title, tags and where it comes from, in at most ``room`` cells; the title gives way last."""
+    """Title, tags and where it comes from, in at most ``room`` cells; the title gives way first."""
     marks = [f"  #{one_line(tag)}" for tag in info.tags]
     origin = f"  {origin_of(info)}" if info.parent is not None else ""
     title = one_line(info.title) or "(no title)"
-    style = "" if info.title else "dim"
     if room is not None:
-        room -= width(title)
-        origin = origin if width(origin) <= room else ""
-        while marks and width("".join(marks)) + width(origin) > room:
+        left = room - min(width(title), TITLE_MIN)
+        origin = next((one for one in (origin, _origin(info)) if width(one) <= left), "")
+        while marks and width("".join(marks)) + width(origin) > left:
             marks.pop()
-        title = cut(title, room + width(title))
-    return [(title, style), ("".join(marks), "tag"), (origin, "dim")]
+        title = cut(title, room - width("".join(marks)) - width(origin))
+    return [(title, "" if info.title else "dim"), ("".join(marks), "tag"), (origin, "dim")]
+
+
+def _origin(info: SessionInfo) -> str:
+    """What tells a session from the one that it comes from, in few words; empty when from none."""
+    return "" if info.parent is None else f"  {origin_of(info).rsplit(' at ', 1)[0]}"
 
 
 def origin_of(info: SessionInfo) -> str:

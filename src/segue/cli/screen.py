@@ -11,6 +11,7 @@ import json
 import os
 import shutil
 import sys
+from collections.abc import Iterator
 from typing import Any, TextIO
 
 from . import text
@@ -62,14 +63,15 @@ class Screen:
         self._console = None if is_json else _console(self.out, is_terminal=self.is_terminal)
 
     def line(self, *spans: Span) -> None:
-        """Print one line for people; with ``--json`` nothing."""
+        """Print one line for people, on a terminal as so many rows as it needs; with ``--json`` nothing."""
         if self.is_json:
             return
         parts = [(text.safe(span), "") if isinstance(span, str) else (text.safe(span[0]), span[1]) for span in spans]
-        if self._console is None:
-            self.out.write("".join(part for part, _ in parts).rstrip() + "\n")
-        else:
-            _print(self._console, parts)
+        for row in _rows(parts, self.width):
+            if self._console is None:
+                self.out.write("".join(part for part, _ in row).rstrip() + "\n")
+            else:
+                _print(self._console, row)
 
     def wrapped(self, *lead: Span, words: str, style: str = "") -> None:
         """Print words behind a lead; on a terminal further rows stand below the first word."""
@@ -96,7 +98,7 @@ class Screen:
     def note(self, message: str) -> None:
         """Print a remark beside the output, on standard error."""
         self.out.flush()
-        self.error.write(text.safe(message) + "\n")
+        remark(self.error, message)
         self.error.flush()
 
     def progress(self, message: str) -> None:
@@ -105,6 +107,37 @@ class Screen:
             columns = shutil.get_terminal_size().columns
             self.error.write("\r\x1b[K" + text.cut(text.safe(message), columns - 1))
             self.error.flush()
+
+
+def remark(error: TextIO, message: str) -> None:
+    """Write a line to standard error, on a terminal as so many rows as it needs."""
+    columns = max(20, shutil.get_terminal_size().columns) if error.isatty() else None
+    error.write("\n".join(text.wrap(text.safe(message), columns)) + "\n")
+
+
+def _rows(parts: list[tuple[str, str]], cells: int | None) -> Iterator[list[tuple[str, str]]]:
+    """The parts of a line as rows of at most so many cells, each part with its style in every row that has of it."""
+    line = "".join(part for part, _ in parts).rstrip()
+    if cells is None or text.width(line) <= cells:
+        yield parts
+        return
+    at, indent = 0, len(line) - len(line.lstrip(" "))
+    for n, row in enumerate(text.wrap(line, cells)):
+        words = row if n == 0 else row.lstrip(" ")
+        at = line.index(words, at)
+        lead = [] if n == 0 else [(" " * min(indent, len(row) - len(words)), "")]
+        yield lead + list(_within(parts, at, at + len(words)))
+        at += len(words)
+
+
+def _within(parts: list[tuple[str, str]], start: int, end: int) -> Iterator[tuple[str, str]]:
+    """What of the parts lies between two places of their line."""
+    at = 0
+    for part, style in parts:
+        piece = part[max(0, start - at) : max(0, end - at)]
+        if piece:
+            yield piece, style
+        at += len(part)
 
 
 def _console(out: TextIO, *, is_terminal: bool) -> Any:
