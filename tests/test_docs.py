@@ -9,6 +9,7 @@ import io
 import json
 import re
 import threading
+import unicodedata
 from contextlib import closing
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -239,6 +240,24 @@ def _meant(node, things):
         owner = _meant(node.value, things)
         return None if owner is None else getattr(owner, node.attr)
     return things.get(node.id) if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Store) else None
+
+
+@pytest.mark.parametrize("page", ["README.md", "README.zh.md"])
+def test_the_lines_of_a_diagram_meet_in_a_terminal(page):
+    drawing = next(block.text for block in docs_runner.blocks(ROOT / page) if "query_sales" in block.text)
+    rows = [{cell for cell, mark in _cells(line) if mark in "│├┤┐└▼"} for line in drawing.splitlines()]
+    assert any(rows)
+    for above, line, below in zip([set(), *rows], drawing.splitlines(), [*rows[1:], set()], strict=False):
+        for cell, mark in _cells(line):
+            assert mark not in "│├┤▼" or cell in above | below, f"{page}: {line}"
+
+
+def _cells(line):
+    """Each character with the column of a terminal that it stands in; a Chinese one takes two."""
+    cell = 0
+    for mark in line:
+        yield cell, mark
+        cell += 2 if unicodedata.east_asian_width(mark) in "WF" else 1
 
 
 def page_of(tmp_path, text):
