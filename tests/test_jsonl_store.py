@@ -9,8 +9,10 @@ import resource
 import shutil
 import stat
 import subprocess
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -480,6 +482,58 @@ def test_a_damaged_lease_file_gives_no_fence_twice(store: JsonlStore, data: byte
 # Gone for good.
 
 SECRET = "Zugangscode-4711"
+
+
+@pytest.fixture
+def raced(store: JsonlStore, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], JsonlStore]:
+    """A reader, while another handle erases the fork in the moment before a session's table is looked at."""
+    begin(store, "parent", draft(refs=("r",)), draft())
+    fork(store, "fork", "parent", 2)
+    add(store, draft(refs=("r",)), session="fork")
+    begin(store, "other", draft(refs=("r",)))
+    do(store, Erase(ME, "parent"))
+
+    def reader(at: str, erased: str) -> JsonlStore:
+        other = JsonlStore(store._folder.path, read_only=True)
+        table, looks = other._shelf.table, 0
+
+        def looked(place: Any, scope: ScopeKey, session: str, *, full: bool = True) -> Any:
+            nonlocal looks
+            looks += full and session == at
+            if full and session == at and looks == 1:
+                do(store, Erase(ME, erased))
+            return table(place, scope, session, full=full)
+
+        monkeypatch.setattr(other._shelf, "table", looked)
+        return other
+
+    return reader
+
+
+@pytest.mark.parametrize("at", ["parent", "fork"])
+@pytest.mark.parametrize(
+    "act", [lambda store: store.read(ME, "fork"), lambda store: store.by_ref(ME, "r", session="fork")]
+)
+def test_a_fork_that_is_erased_while_it_is_read_is_not_there_and_not_damaged(
+    raced: Callable[[str, str], JsonlStore], act: Callable[[JsonlStore], object], at: str
+) -> None:
+    reader = raced(at, "fork")
+    for _ in range(2):
+        with pytest.raises(NotFound):
+            act(reader)
+
+
+def test_a_fork_whose_parent_is_lost_is_damaged_also_while_others_are_erased(
+    raced: Callable[[str, str], JsonlStore], store: JsonlStore
+) -> None:
+    reader = raced("parent", "other")
+    file_of(store, "parent").unlink()
+    with pytest.raises(Corrupt):
+        reader.read(ME, "fork")
+
+
+def test_a_search_passes_over_a_session_that_is_erased_meanwhile(raced: Callable[[str, str], JsonlStore]) -> None:
+    assert [hit.session for hit in raced("other", "other").by_ref(ME, "r")] == ["fork"]
 
 
 def test_nothing_of_an_erased_session_is_left_in_the_folder(store: JsonlStore) -> None:

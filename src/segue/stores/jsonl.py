@@ -390,6 +390,7 @@ class JsonlStore:
 
         Raises:
             Corrupt: A part of it has no file, or the line that names its parts is damaged.
+            NotFound: The session is not there, or another process erased it in this moment.
         """
         summary = self._shelf.living(place, scope, session, full=False).summary
         end = summary.head if upto is None else min(upto, summary.head)
@@ -401,6 +402,7 @@ class JsonlStore:
                 table = self._shelf.table(place, scope, owner)
                 own = table.summary if table else Summary(owner)
                 if table is None or low < own.base or high > own.head:
+                    self._shelf.living(place, scope, session, full=False)  # what it shared goes right after it
                     raise damaged(session, max(low, own.head) + 1 if low >= own.base else low + 1, place.shown(owner))
                 parts.append((table, low, high))
             before = max(before, last)
@@ -415,7 +417,8 @@ class JsonlStore:
             if not summary.is_erased and (since_us is None or summary.active_us >= since_us):
                 low, high = max(after, summary.base), summary.head if upto is None else min(upto, summary.head)
                 if low < high:
-                    parts.append((self._shelf.living(place, scope, summary.session), low, high))
+                    with suppress(NotFound):  # another process erased it in this moment
+                        parts.append((self._shelf.living(place, scope, summary.session), low, high))
         return parts
 
     def _save_indexes(self, *, at_end: bool = False) -> None:
