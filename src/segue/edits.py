@@ -94,6 +94,7 @@ class _NoteBody(msgspec.Struct):
 class _RetractBody(msgspec.Struct):
     seqs: list[int] = []
     run: str | None = None
+    since: int = 0  # of the run: only what it appended from this seq on; its id may have been used before
     after: int | None = None
 
 
@@ -116,11 +117,16 @@ class Masked(NamedTuple):
 
 
 class Retracts:
-    """All that is taken back: entries by seq, by run, or all messages after a seq; always of before the retraction."""
+    """
+    All that is taken back: entries by seq, by run, or all messages after a seq; always of before the retraction.
+
+    With a run its settlements are not: they answer the calls of runs before it, and a call that nobody
+    answered is not one whose result was removed.
+    """
 
     def __init__(self, newest_first: Iterable[Hit]) -> None:
         self._seqs: dict[int, int] = {}  # what, and by which entry
-        self._runs: dict[str, int] = {}
+        self._runs: dict[str, list[tuple[int, int]]] = {}  # (since, by), the newest first
         self._after: list[tuple[int, int]] = []
         self.masks: dict[int, dict[str, str]] = {}  # by the seq of the message: texts by call
         self._masked_by: dict[int, int] = {}
@@ -142,7 +148,7 @@ class Retracts:
             if seq < entry.seq:
                 self._seqs.setdefault(seq, entry.seq)
         if what.run is not None:
-            self._runs.setdefault(what.run, entry.seq)
+            self._runs.setdefault(what.run, []).append((what.since, entry.seq))
         if what.after is not None:
             self._after.append((what.after, entry.seq))
 
@@ -173,11 +179,16 @@ class Retracts:
     def by(self, entry: Entry) -> int:
         """Seq of the retraction that takes the entry back; 0 when none does."""
         found = self._seqs.get(entry.seq, 0)
-        if not found and entry.run is not None and self._runs.get(entry.run, 0) > entry.seq:
-            found = self._runs[entry.run]
+        if not found and entry.run in self._runs and not _is_settlement(entry):
+            found = next((by for since, by in self._runs[entry.run] if since <= entry.seq < by), 0)
         if not found and self._after:
             found = next((seq for after, seq in self._after if after < entry.seq < seq), 0)
         return found
+
+
+def _is_settlement(entry: Entry) -> bool:
+    """Whether Segue answers in it for a call that was left open; the results of tools have another origin."""
+    return entry.kind == "message" and entry.origin == "system" and any(ref.startswith("call:") for ref in entry.refs)
 
 
 def read_cut(entry: Entry, body: bytes, rules: FormatRules, *, converts: bool = False) -> CutRead:

@@ -46,6 +46,9 @@ LEASE_MAX = timedelta(days=36_500)
 WAIT = timedelta(seconds=30)
 """How long ``enqueue`` waits for its turn unless told otherwise."""
 
+GRANT = "segue.grant"
+"""Kind of the entry that parts two runs with one id, where nothing else lies between them."""
+
 POLICIES = ("reject", "enqueue", "interrupt", "rollback")
 
 
@@ -408,10 +411,11 @@ def acquire(
         raise Invalid("wait must be a timedelta, or None: for ever", where="wait")
     keep_open = check_strings(keep_open, "keep_open")
     run_id = new_id() if id is None else check_name(id, "id")
-    lease = yield from _take(log_, run_id, policy, wait, ttl)
+    lease, is_again = yield from _take(log_, run_id, policy, wait, ttl, is_named=id is not None)
     run = Run(log_, lease, format, ttl)
     try:
-        entries = settlements(log_, format, keep_open=keep_open)
+        entries = () if id is None or is_again else _parting(log_, lease)
+        entries += settlements(log_, format, keep_open=keep_open)
         if prepare is not None:
             entries += prepare(run)
         if entries:
@@ -422,18 +426,36 @@ def acquire(
     return run
 
 
+def _parting(log_: Log, lease: Lease) -> tuple[Draft, ...]:
+    """What parts a run from an earlier one with its id, so that a rollback can tell what is whose; mostly nothing."""
+    last = log_.read(after=log_.info().base, kinds=("message", GRANT), reverse=True, limit=1)
+    if not last or last[0].kind == GRANT or last[0].run != lease.run:
+        return ()
+    return (log.draft({"run": lease.run, "fence": lease.fence}, kind=GRANT, format="segue", origin="system"),)
+
+
+def _since(log_: Log, run: str) -> int:
+    """The first seq that can be of the run that now has this id, and of none before it, here or in a parent."""
+    info = log_.info()
+    for entry in log_.iterate(after=info.base, upto=info.head, kinds=("message", GRANT), reverse=True, page=200):
+        if entry.kind == GRANT or entry.run != run:
+            return entry.seq + 1
+    return info.base + 1
+
+
 def _take(
-    log: Log, run_id: str, policy: Policy, wait: timedelta | None, ttl: timedelta
-) -> Generator[Pause, None, Lease]:
+    log: Log, run_id: str, policy: Policy, wait: timedelta | None, ttl: timedelta, *, is_named: bool
+) -> Generator[Pause, None, tuple[Lease, bool]]:
+    """The lease, and whether it was granted before: the same run has asked again."""
     ask = _Ask(log, run_id, policy, ttl)
     until = None if wait is None else time.monotonic() + wait.total_seconds()
     try:
         while True:
             # Read before asking: every grant since then is one run fewer before this one.
-            fence = log.info().fence if policy == "enqueue" else 0
+            fence = log.info().fence if policy == "enqueue" or is_named else 0
             answer = ask.once()
             if isinstance(answer, Lease):
-                return answer
+                return answer, answer.fence == fence
             yield from _wait_turn(log, answer, until, fence)
     except BaseException:
         _give_back(log, run_id)
@@ -491,7 +513,7 @@ class _Ask:
     def _retraction(self) -> tuple[Draft, ...]:
         if self._policy != "rollback" or self._over is None:
             return ()
-        body = {"run": self._over, "reason": "rollback"}
+        body = {"run": self._over, "since": _since(self._log, self._over), "reason": "rollback"}
         return (log.draft(body, kind="retract", format="segue", origin="system", refs=("retract",)),)
 
     def _learn(self, run: str) -> bool:

@@ -1,0 +1,87 @@
+"""What is taken back, and what stays: rollbacks, settlements, and what hides something else."""
+
+from __future__ import annotations
+
+import pytest
+
+import segue
+import stores
+from view_logs import FORMATS, called, result, said, user
+
+
+@pytest.fixture(params=["memory", "sqlite", "jsonl"])
+def me(request, tmp_path):
+    with stores.url_of(request.param, tmp_path) as url, segue.open(url) as db:
+        yield db.scope("acme", "lin")
+
+
+def shown(session):
+    return [message["content"] for message in session.messages()]
+
+
+def ask(text):
+    return {"role": "user", "content": text}
+
+
+# A rollback takes back what its run said
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_a_call_of_unknown_outcome_stays_one_when_the_run_that_settled_it_is_rolled_back(me, format):
+    session = me.create(format=format)
+    with session.run() as run:
+        run.append(user(format, "pay"), *called(format, "t1"))
+    for _ in range(2):  # the second settles nothing anew
+        before = session.messages()
+        run = session.run(policy="rollback")
+        run.append(user(format, "hello?"), *called(format, "t2"), result(format, "t2"), said(format, "yes"))
+        with session.run(policy="rollback"):
+            pass
+        assert session.messages() == before
+        run.release()
+    assert "unknown" in str(before)
+    assert "removed" not in str(before)
+    assert [entry.origin for entry in session.read(kinds=("message",))].count("system") == 1
+
+
+@pytest.mark.parametrize("between", ["nothing", "another run", "an import", "a fork", "a rollback"])
+def test_a_rollback_leaves_an_earlier_run_with_the_same_id_alone(me, between):
+    session = me.create()
+    with session.run(id="req") as run:
+        run.append(ask("finished"))
+    if between == "another run":
+        with session.run() as run:
+            run.append(ask("other"))
+    elif between == "an import":
+        session.append(ask("imported"))
+    elif between == "a fork":
+        session = session.fork()
+    elif between == "a rollback":
+        gone = session.run(id="req")
+        gone.append(ask("gone"))
+        session.run(policy="rollback").release()
+    before = shown(session)
+    run = session.run(id="req")
+    run.append(ask("half"))
+    assert session.run(id="req").fence == run.fence  # a retry is the same run
+    run.append(ask("done"))
+    with session.run(policy="rollback"):
+        assert shown(session) == before
+    assert before[0] == "finished"
+    assert "gone" not in before
+
+
+def test_a_run_with_a_new_id_appends_nothing_but_what_it_is_told(me):
+    session = me.create()
+    for id in ("one", "two"):
+        with session.run(id=id) as run:
+            run.append(ask(id))
+    assert [entry.kind for entry in session.read()] == ["message", "message"]
+
+
+def test_a_retraction_of_an_older_version_takes_back_the_whole_run(me):
+    session = me.create()
+    with session.run(id="req") as run:
+        run.append(ask("taken back"))
+    session.append({"run": "req"}, kind="retract", format="segue", origin="system", refs=("retract",))
+    assert shown(session) == []
