@@ -12,16 +12,21 @@ import base64
 import hashlib
 import io
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
-from typing import Any, BinaryIO
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import PurePath
+from typing import Any, BinaryIO, NamedTuple
 
 import msgspec
 import zstandard
 
-from segue import codec
-from segue.errors import Corrupt, Exists, IdConflict, Invalid, NotFound
-from segue.model import Draft, Entry, Parent, SessionInfo, Usage, to_us
+from segue import attributes, codec
+from segue.errors import Corrupt, Exists, HeadMoved, IdConflict, Invalid, NotFound
+from segue.log import drafts
+from segue.model import Draft, Entry, Parent, SessionInfo, Usage, check_count, check_name, to_us
 from segue.session import Scope, Session
+from segue.store import Hollow
 
 FORMAT = "segue.bundle"
 VERSION = 1
@@ -30,7 +35,10 @@ LINE_MAX = 64 * 1024 * 1024
 
 BATCH, BATCH_BYTES = 500, 4 * 1024 * 1024
 ERASED = "bundle.erased"
-"""Kind of the entry that stands for one whose content was erased."""
+"""Kind of the entry that stood for one whose content was erased, in what Segue brought in before."""
+
+_NOWHERE = 1 << 40  # an expected head that no session has
+_SPARE_MAX = 180  # bytes of an id that a key is made of; a key of 255 holds more, such as where a fork begins
 
 
 def export_bundle(sessions: Iterable[Session], out: BinaryIO) -> int:
@@ -66,12 +74,10 @@ def export_bundle(sessions: Iterable[Session], out: BinaryIO) -> int:
 def _parents_first(sessions: Iterable[Session]) -> Iterator[tuple[Session, SessionInfo]]:
     waiting = {session.id: (session, session.refresh()) for session in sessions}
     while waiting:
-        path = [next(iter(waiting.values()))]
+        path = [waiting.pop(next(iter(waiting)))]  # what is on the path is not waiting: links may be a circle
         while (parent := path[-1][1].parent) is not None and parent.session in waiting:
-            path.append(waiting[parent.session])  # ids are given before links, so that there are no circles
-        for session, info in reversed(path):
-            del waiting[session.id]
-            yield session, info
+            path.append(waiting.pop(parent.session))
+        yield from reversed(path)
 
 
 def _put(packed: Any, total: Any, value: dict[str, Any]) -> None:
@@ -94,6 +100,7 @@ def _row(info: SessionInfo) -> dict[str, Any]:
             "listed": info.is_listed,
             "head": info.head,
             "base": info.base,
+            "state": info.state,
             "created_us": to_us(info.created_at),
             "parent": None if parent is None else {"session": parent.session, "seq": parent.seq, "link": parent.link},
         }
@@ -126,11 +133,14 @@ def import_bundle(scope: Scope, file: BinaryIO) -> list[Session]:
     """
     Bring the sessions of a bundle in; twice is once.
 
-    A session keeps its id where that is free, and its link to its parent. A fork whose parent comes in with it shares
-    the entries again; any other holds its own. Ids, kinds, bodies, refs and times of the entries are kept;
-    ``created_at`` is this store's, and what was stored then is the claimed time where there is none. In the place of
-    an entry whose content was erased stands an empty one (kind ``bundle.erased``), so that all others keep their
-    numbers.
+    A session is known by its id, or by its key and its first entry; a key alone makes two sessions not one. What is
+    there is compared, and what is missing added behind it. Where it went on otherwise here, the rest of the bundle's
+    comes into a fork at the last entry that both have, so that what names entries by number (cuts, retractions, masks)
+    names the same ones. A session keeps its id and its key where these are free, and its link to its parent. A fork
+    shares again what its parent has here, in this bundle or from before.
+
+    All of an entry is kept but ``created_at``, which is this store's: what was stored then is the claimed time where
+    there is none. An entry whose content was erased in the bundle or here is empty here.
 
     Args:
         scope: The owner.
@@ -140,10 +150,12 @@ def import_bundle(scope: Scope, file: BinaryIO) -> list[Session]:
         The sessions, in the order of the bundle.
 
     Raises:
-        Invalid: It is no bundle, of a newer version, cut off, or changed. Sessions before the damage are in.
+        Invalid: It is no bundle, of a newer version, cut off, or changed; the line is named. Sessions before the
+            damage are in.
         Corrupt: A body does not match its digest.
         IdConflict: A session has an entry of the same id with other content. Sessions before it are in.
         Archived: A session has new entries, and is archived here; restore it first.
+        HeadMoved: A session went on here meanwhile; import the bundle again.
     """
     return [one.session for one in bring_bundle(scope, file) if one.session is not None]
 
@@ -162,158 +174,329 @@ class Brought:
     """
 
     row: dict[str, Any]
-    session: Session | None
-    is_new: bool
+    session: Session | None = None
+    is_new: bool = False
     messages: int = 0
     entries: int = 0
-    shared: int = 0  # in a dry run: the entries that it would share with a session that comes in, too
-    known: dict[str, bytes] = field(default_factory=dict)  # digests of the entries that are there, by their ids
 
 
 def bring_bundle(scope: Scope, file: BinaryIO, *, is_dry: bool = False) -> list[Brought]:
     """Like ``import_bundle``, with what was new of each session; a dry run compares, and writes nothing."""
-    try:
-        return _bring(scope, file, is_dry=is_dry)
-    except (KeyError, TypeError, AttributeError, ValueError) as error:
-        raise Invalid(f"this is no whole Segue bundle: {error!r}; export it again", where="file") from error
-
-
-def _bring(scope: Scope, file: BinaryIO, *, is_dry: bool) -> list[Brought]:
+    arrived: dict[str, Brought] = {}
     made: list[Brought] = []
-    fresh: dict[str, Brought] = {}  # by the id in the bundle: sessions that were not here before
-    batch: list[Draft] = []
-    size = 0
-    for value in _values(file):
-        if "session" in value:
-            _store(made, batch, is_dry=is_dry)
-            size = 0
-            made.append(_session(scope, value["session"], fresh, is_dry=is_dry))
-        elif "entry" in value and made:
-            draft = _draft(value["entry"])
-            if not _is_there(made[-1], draft, value["entry"]["seq"]):
-                batch.append(draft)
-                size += len(draft.body)
-            if len(batch) >= BATCH or size > BATCH_BYTES:
-                _store(made, batch, is_dry=is_dry)
-                size = 0
-    _store(made, batch, is_dry=is_dry)
+    now: _Arrival | None = None
+    for number, value in _values(file):
+        with _naming(file, number):
+            if "session" in value:
+                if now is not None:
+                    now.finish()
+                now = _Arrival(scope, value["session"], arrived, is_dry=is_dry)
+                made.append(now.one)
+            elif "entry" in value and now is not None:
+                now.put(_item(value["entry"]))
+    if now is not None:
+        now.finish()
     return made
 
 
-def _is_there(one: Brought, draft: Draft, seq: int) -> bool:
-    """Whether the session has the entry already: the same one, or that whose content was erased since."""
-    one.messages += draft.kind == "message"
-    digest = one.known.get(draft.id)
-    if digest is not None and digest != draft.digest and draft.kind != ERASED:
-        raise IdConflict(draft.id, seq)
-    return digest is not None or seq <= one.shared
-
-
-def _store(made: list[Brought], batch: list[Draft], *, is_dry: bool) -> None:
-    if batch:
-        session = made[-1].session
-        made[-1].entries += len(batch) if is_dry or session is None else session.append(*batch).new
-    batch.clear()
-
-
-def _session(scope: Scope, row: dict[str, Any], fresh: dict[str, Brought], *, is_dry: bool) -> Brought:
-    found = _known(scope, row)
-    if found is not None:
-        return Brought(row, found, is_new=False, known={entry.id: entry.digest for entry in found.history()})
-    if is_dry:
-        source = _source(row, fresh)
-        one = Brought(row, None, is_new=True, shared=0 if source is None else row["parent"]["seq"])
-    else:
-        try:
-            found = _made(scope, row, fresh, id=row["id"], key=row["key"])
-        except Exists:  # a session that is not this one, or that was erased, had the id
-            found = _made(scope, row, fresh, id=None, key=row["key"] or _spare_key(row))
-        one = Brought(row, found, is_new=True)
-    fresh[row["id"]] = one
-    return one
-
-
-def _known(scope: Scope, row: dict[str, Any]) -> Session | None:
-    """The session, where it came in before or never left."""
-    for key in (row["key"], _spare_key(row)):
-        found = scope.get_key(key) if key else None
-        if found is not None:
-            return found
+@contextmanager
+def _naming(file: BinaryIO, number: int) -> Iterator[None]:
+    """Errors in what a line says name the file and the line."""
+    name = getattr(file, "name", None)
+    where = f"line {number}"
+    place = f"{PurePath(name).name}, {where}" if isinstance(name, str) else where
     try:
-        found = scope.open(row["id"])
-    except NotFound:
-        return None
-    return found if found.info.key == row["key"] else None
+        yield
+    except Corrupt as error:
+        raise Corrupt(f"{place}: {error}", session=error.session, seq=error.seq) from error
+    except Invalid as error:
+        raise Invalid(f"{place}: {error}", where=where) from error
+    except (KeyError, TypeError, AttributeError, ValueError, OverflowError) as error:
+        raise Invalid(f"{place}: this is no whole Segue bundle: {error!r}; export it again", where=where) from error
 
 
-def _spare_key(row: dict[str, Any]) -> str:
-    return f"bundle:{row['id']}"[:200]
+class _Item(NamedTuple):
+    """One entry of a bundle, checked."""
+
+    seq: int
+    draft: Draft
+    run: str | None
+    is_hollow: bool
 
 
-def _made(
-    scope: Scope, row: dict[str, Any], fresh: dict[str, Brought], *, id: str | None, key: str | None
-) -> Session:  # fmt: skip
-    options = {name: row[name] for name in ("title", "metadata", "pinned", "listed")}
-    options |= {"tags": tuple(row["tags"]), "key": key, "id": id}
+class _Arrival:
+    """
+    One session of a bundle on its way in.
+
+    Up to ``upto`` its entries are compared with those of a session that is here (``trunk``): with itself, or, as long
+    as it is not here (``one.session`` is None), with the one that it is a fork of. What follows is new.
+    """
+
+    def __init__(self, scope: Scope, row: dict[str, Any], arrived: dict[str, Brought], *, is_dry: bool) -> None:
+        self.scope = scope
+        self.row = _checked(row)
+        self.is_dry = is_dry
+        self.one = Brought(row)
+        self.parent = None if row.get("parent") is None else arrived.get(row["parent"]["session"])
+        self.trunk: Session | None = None
+        self.upto = 0
+        self.at = 0  # entries of the bundle that are here
+        self.key = ""  # of a session that is not the one of this id, or not any more
+        self.is_begun = False
+        self.batch: list[_Item] = []
+        self.size = 0
+        arrived[row["id"]] = self.one
+
+    def put(self, item: _Item) -> None:
+        """The next entry."""
+        if item.seq != self.at + len(self.batch) + 1:
+            raise Invalid(f"entry {item.seq} stands where another must; export the bundle again", where="seq")
+        self.one.messages += item.draft.kind == "message" and not item.is_hollow
+        self.batch.append(item)
+        self.size += len(item.draft.body)
+        if len(self.batch) >= BATCH or self.size > BATCH_BYTES:
+            self._flush()
+
+    def finish(self) -> None:
+        """That was all of it."""
+        self._flush()
+        if self.is_dry:
+            return
+        session = self.one.session or self._make()
+        state, info = self.row.get("state", "active"), session.refresh()
+        is_ours = info.version == 1 and info.head == self.at and info.lease is None  # nobody has touched it here
+        if state != "active" and info.state == "active" and is_ours:
+            session.end() if state == "completed" else session.archive()
+
+    def _flush(self) -> None:
+        items, self.batch, self.size = self.batch, [], 0
+        if not self.is_begun:
+            self._begin(items)
+        while items and self.at < self.upto:
+            same = self._same(items)
+            self.at += same
+            del items[:same]
+            if not same:
+                self._part(items[0])
+        if items:
+            self._write(items)
+
+    # Where it is, or comes from
+
+    def _begin(self, items: list[_Item]) -> None:
+        self.is_begun = True
+        self.trunk = self.one.session = self._own(items)
+        if self.trunk is not None:
+            self.upto = self.trunk.info.head
+            return
+        self.one.is_new = True
+        link = self.row.get("parent")
+        if link is None or link["link"] != "fork":
+            return
+        self.trunk = self._parent(link["session"])
+        if self.trunk is not None and self.trunk.refresh().format != self.row["format"]:
+            self.trunk = None
+        elif self.is_dry and self.parent is not None:
+            self.upto = link["seq"]
+        elif self.trunk is not None:
+            self.upto = min(link["seq"], self.trunk.info.head)
+
+    def _own(self, items: list[_Item]) -> Session | None:
+        """The session, where it came in before or never left."""
+        found = self._here(self.row["id"])
+        if found is None and self.row["key"] and items:
+            found = self.scope.get_key(self.row["key"])
+            first = [] if found is None else found.read(upto=1)
+            if not first or not _is_same(items[0], first[0]):
+                return None  # two sessions may have the same key
+        return found
+
+    def _parent(self, id: str) -> Session | None:
+        return self._here(id) if self.parent is None else self.parent.session
+
+    def _here(self, id: str) -> Session | None:
+        try:
+            return self.scope.open(id)
+        except NotFound:
+            return self.scope.get_key(_spare_key(id))
+
+    # What of it is there
+
+    def _same(self, items: list[_Item]) -> int:
+        """How many of the entries are the next ones of the trunk."""
+        wanted = items[: self.upto - self.at]
+        is_own = self.one.session is not None
+        there = [] if self.trunk is None else self._stored(self.trunk, wanted)
+        for n, (item, entry) in enumerate(zip(wanted, there, strict=False)):
+            if not _is_same(item, entry):
+                if is_own and item.draft.id == entry.id:
+                    raise IdConflict(entry.id, entry.seq)
+                return n
+        # In a dry run the parent is still to get what comes in with it.
+        return len(wanted) if self.is_dry and not is_own else len(there)
+
+    def _stored(self, trunk: Session, items: list[_Item]) -> list[Entry]:
+        try:
+            return trunk.read(after=self.at, upto=items[-1].seq)
+        except Corrupt:
+            hollow = [item for item in items if item.is_hollow and item.seq > trunk.info.base]
+            if not hollow:
+                raise
+        # An import that was killed between storing a hollow entry and hollowing it left one that has another digest.
+        for item in hollow:
+            with suppress(HeadMoved, IdConflict):
+                if trunk.log.append((item.draft,), expect=_NOWHERE).seqs == (item.seq,):
+                    _empty(trunk, [item])
+        return trunk.read(after=self.at, upto=items[-1].seq)
+
+    def _part(self, item: _Item) -> None:
+        """The trunk goes on with another entry: what follows belongs into a fork, which may be here already."""
+        if self.one.session is not None:
+            text = f"{self.key}~{self.at}.{item.draft.id}".encode()
+            self.key = f"{_spare_key(self.row['id'])}~{self.at}.{hashlib.sha256(text).hexdigest()[:24]}"
+            found = self.scope.get_key(self.key)
+            if found is not None:
+                self.trunk = self.one.session = found
+                self.upto = found.info.head
+                return
+            self.one.session, self.one.is_new = None, True
+        self.upto = self.at
+
+    # What is new of it
+
+    def _write(self, items: list[_Item]) -> None:
+        if self.is_dry:
+            self.one.entries += len(items)
+            self.at += len(items)
+            return
+        session = self.one.session or self._make()
+        for run, group in groupby(items, lambda item: item.run):
+            these = list(group)
+            done = session.log.append(tuple([item.draft for item in these]), run=run, expect=self.at)
+            if done.seqs != tuple([item.seq for item in these]):
+                raise Invalid(f"an id of the entries from {these[0].seq} is there twice; export it again", where="id")
+            _empty(session, [item for item in these if item.is_hollow])
+            self.one.entries += done.new
+            self.at = these[-1].seq
+
+    def _make(self) -> Session:
+        row = self.row
+        ways: list[tuple[str | None, str | None]] = [(row["id"], row["key"])]
+        if row["key"]:  # another session may have the key
+            ways.append((row["id"], None))
+        # A session that was erased may have had the id. It is known by the key and the first entry then.
+        ways += [(None, row["key"])] * bool(row["key"] and row["head"]) + [(None, _spare_key(row["id"]))]
+        for id, key in [(None, self.key)] if self.key else ways:
+            try:
+                self.one.session = self._made(id, key)
+            except Exists as error:
+                refused = error
+            else:
+                return self.one.session
+        raise refused
+
+    def _made(self, id: str | None, key: str | None) -> Session:
+        row = self.row
+        options = {name: row[name] for name in ("title", "metadata", "pinned", "listed")}
+        options |= {"tags": tuple(row["tags"]), "key": key, "id": id}
+        if self.at and self.trunk is not None:
+            return self.trunk.fork(self.at, idle=None, expires_at=None, **options)
+        link = row.get("parent")
+        if link is None:
+            return self.scope.create(format=row["format"], **options)
+        place = self._parent(link["session"])
+        parent = Parent(link["session"] if place is None else place.id, link["seq"], link["link"])
+        return self.scope.create(format=row["format"], parent=parent, **options)
+
+
+def _checked(row: dict[str, Any]) -> dict[str, Any]:
+    """The row of a session: what is looked at before a session is made of it."""
+    check_name(row["id"], "id")
+    check_count(row["head"], "head")
+    if row["key"] is not None:
+        check_name(row["key"], "key")
+    if row.get("state", "active") not in {"active", "completed", "archived"}:
+        raise Invalid(f"a session of the unknown state {row['state']!r}; export the bundle again", where="state")
+    attributes.checked({name: row[name] for name in ("title", "metadata", "pinned", "listed", "tags")})
+    check_name(row["format"], "format")
     link = row.get("parent")
-    if link is None:
-        return scope.create(format=row["format"], **options)
-    source = _source(row, fresh)
-    if source is not None and source.session is not None and source.session.refresh().head >= link["seq"]:
-        return source.session.fork(link["seq"], **options)
-    other = fresh.get(link["session"])
-    place = link["session"] if other is None or other.session is None else other.session.id
-    return scope.create(format=row["format"], parent=Parent(place, link["seq"], link["link"]), **options)
+    if link is not None:
+        check_name(link["session"], "parent")
+        check_count(link["seq"], "parent")
+        if link["link"] not in {"fork", "child", "anew", "spill"}:
+            raise Invalid(f"a link of the unknown kind {link['link']!r}; export the bundle again", where="parent")
+    return row
 
 
-def _source(row: dict[str, Any], fresh: dict[str, Brought]) -> Brought | None:
-    """The session that comes in with this one, and that this one is a fork of and can share entries with."""
-    link = row.get("parent")
-    if link is None:
-        return None
-    if link["link"] not in {"fork", "child", "anew", "spill"}:
-        raise Invalid(f"a link of the unknown kind {link['link']!r}; export the bundle again", where="file")
-    source = fresh.get(link["session"])
-    is_fork = source is not None and link["link"] == "fork" and row.get("base") == link["seq"]
-    return source if is_fork and source is not None and source.row["format"] == row["format"] else None
+def _spare_key(id: str) -> str:
+    """The key of a session that could not keep its id."""
+    is_short = len(id.encode()) <= _SPARE_MAX
+    return f"bundle:{id}" if is_short else f"bundle:#{hashlib.sha256(id.encode()).hexdigest()}"
 
 
-def _draft(value: dict[str, Any]) -> Draft:
-    body = (
-        value["text"].encode() if "text" in value else base64.b64decode(value["base64"]) if "base64" in value else None
-    )
-    if body is None:
-        return Draft(ERASED, "raw", "system", b"", codec.digest(b""), value["id"])
+def _is_same(item: _Item, entry: Entry) -> bool:
+    """Whether it is this entry, or what an older Segue put in its place when its content was erased."""
+    draft = item.draft
+    return draft.id == entry.id and (draft.digest == entry.digest or ERASED in (draft.kind, entry.kind))
+
+
+def _empty(session: Session, items: list[_Item]) -> None:
+    """Erase at once what stands for content that was erased before it was exported."""
+    if items:
+        log = session.log
+        log.engine.do(Hollow(log.scope, log.id, tuple([item.seq for item in items])))
+
+
+def _item(value: dict[str, Any]) -> _Item:
+    """The entry of a line; one whose content was erased has other content, which is erased when it is stored."""
+    seq = check_count(value["seq"], "seq")
     digest = bytes.fromhex(value["digest"])
-    if codec.digest(body) != digest:
-        raise Corrupt(
-            f"entry {value['seq']} of the bundle does not match its digest; export it again", seq=value["seq"]
-        )
+    body, is_hollow = b"", False
+    if "text" in value:
+        body = value["text"].encode()
+    elif "base64" in value:
+        body = base64.b64decode(value["base64"])
+    else:
+        body, is_hollow = b"" if value["format"] == "raw" else b"{}", True
+    if len(digest) != len(codec.digest(b"")):
+        raise Invalid(f"the digest of entry {seq} is none; export the bundle again", where="digest")
+    if not is_hollow and codec.digest(body) != digest:
+        raise Corrupt(f"entry {seq} of the bundle does not match its digest; export it again", seq=seq)
     usage = None if value["usage"] is None else Usage(*value["usage"])
     when = value["occurred_us"] if value["occurred_us"] is not None else value["created_us"]
-    return Draft(
-        value["kind"], value["format"], value["origin"], body, digest, value["id"], tuple(value["refs"]), when, usage
+    run = None if value["run"] is None else check_name(value["run"], "run")
+    (draft,) = drafts(
+        [
+            Draft(
+                value["kind"], value["format"], value["origin"], body, codec.digest(body), value["id"],
+                tuple(value["refs"]), when, usage,
+            )
+        ],
+        None,
     )  # fmt: skip
+    return _Item(seq, draft._replace(digest=digest), run, is_hollow)
 
 
-def _values(file: BinaryIO) -> Iterator[dict[str, Any]]:
+def _values(file: BinaryIO) -> Iterator[tuple[int, dict[str, Any]]]:
+    """What the lines say, with their numbers, but for the first and the last."""
     total = hashlib.sha256()
-    is_first = True
+    number = 0
     try:
         with zstandard.ZstdDecompressor().stream_reader(file, read_across_frames=True, closefd=False) as packed:
-            for line in _lines(packed):
+            for number, line in enumerate(_lines(packed), 1):
                 value = codec.decode(line)
-                if is_first:
+                if number == 1:
                     _check_head(value)
-                    is_first = False
                 elif "manifest" in value:
                     _check_end(value["manifest"], total.hexdigest())
                     return
                 else:
-                    yield value
+                    yield number, value
                 total.update(line)
     except (zstandard.ZstdError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise Invalid(f"this is no whole Segue bundle: {error}; export it again", where="file") from error
+        raise Invalid(
+            f"this is no whole Segue bundle: {error}, behind line {number}; export it again", where="file"
+        ) from error
     raise Invalid("the bundle is cut off: its manifest is missing; export it again", where="file")
 
 
