@@ -497,6 +497,8 @@ def test_rm_says_what_else_an_answer_would_end(cli, me, monkeypatch):
     with fork.run():
         ran = cli("rm", fork.id)
     assert "B  (7 entries, 3 of them its parent's, which stay there, a run is active on it)" in ran.err
+    with fork.run():
+        assert "erased: 4 entries; a run was active on it" in cli("rm", fork.id, "--yes").out
 
 
 class Terminal:

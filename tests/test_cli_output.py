@@ -154,12 +154,15 @@ def test_convert_leaves_no_file_of_a_folder_out_in_silence(cli, alone):
     ran = cli("convert", "folder", "--to", "anthropic")
     assert (ran.code, "there is no file in it" in ran.err) == (2, True)
     Path("folder/notes.txt").write_text("mine")
-    assert "notes.txt" not in cli("convert", "folder", "--to", "anthropic").out
+    assert cli("convert", "folder", "--to", "anthropic").code == 2
     for name in ("b", "more/c", "a"):
         Path(f"folder/{name}.json").write_text(json.dumps([{"role": "user", "content": name}]))
     ran = cli("convert", "folder", "--to", "anthropic")
     assert [line["messages"][0]["content"] for line in ran.lines] == ["a", "b", "more/c"]
-    assert (ran.code, "left out: folder/notes.txt: text" in ran.err) == (0, True)
+    assert (ran.code, "skipped: folder/notes.txt: text" in ran.err) == (0, True)
+    Path("torn.jsonl").write_text('{"role": "user", "content": "hi"}\n{"role": "assis')
+    ran = cli("convert", "torn.jsonl", "--to", "anthropic")
+    assert (ran.code, "defects: torn.jsonl: torn 1" in ran.err) == (0, True)
 
 
 def test_convert_takes_a_bundle(cli, me):

@@ -161,6 +161,7 @@ def rm(desk: Desk, args: Namespace, screen: Screen) -> int:
         erased = session.erase()
         screen.emit({"id": session.id, "erased": erased.entries, "shared": erased.shared})
         kept = f", {plural(erased.shared, 'entry', 'entries')} live on in forks" if erased.shared else ""
+        kept += "" if session.info.lease is None else "; a run was active on it"
         screen.line((short_id(session.id), "id"), f"  erased: {plural(erased.entries, 'entry', 'entries')}{kept}")
     return DONE
 

@@ -131,7 +131,7 @@ COMMANDS = (
     Command(
         "end",
         "Mark sessions as completed.",
-        "A new message, a run or reopen makes them active again.",
+        "A new message, a run or reopen takes that back.",
         changing.some_arguments,
         machine.SESSION_FIELDS,
         "segue end 3f9a1c22",
@@ -203,8 +203,9 @@ COMMANDS = (
         "convert",
         "Turn files of another tool into messages of a format, without a store.",
         "One conversation gives an array of messages, several give one line each, with id, title and messages, in the "
-        "order of the files' names, in a folder the files before its folders. What has no counterpart, and a file that "
-        "is no conversation, is left out and told on standard error. Exit code 1 when a file could not be read.",
+        "order of the files' names, in a folder the files before its folders. What has no counterpart, a file that is "
+        "no conversation, and what in a file is damaged is left out and told on standard error. Exit code 1 when a "
+        "file could not be read.",
         moving.convert_arguments,
         {"id": "what names the conversation", "title": "its title", "format": "of the messages",
          "messages": "as the provider takes them", "left": "what was left out: entry, reason, detail"},

@@ -160,9 +160,14 @@ def _tell(report: FileReport, screen: Screen, *, is_dry: bool) -> None:
         name = short_id(one.id) if one.id and not is_dry else "-"
         screen.line("  ", (name, "id"), f"  {what}{more}{fork}  {one_line(one.title)[:60]}")
     if report.counts:
-        counts = ", ".join(f"{kind} {count:,}" for kind, count in report.counts.most_common())
-        first = report.defects[0]
-        screen.line("  ", ("defects", "warn"), f": {counts} (first: {first.kind} in record {first.record})")
+        screen.line("  ", ("defects", "warn"), f": {_defects(report)}")
+
+
+def _defects(report: FileReport) -> str:
+    """How many of each kind, and where the first is."""
+    counts = ", ".join(f"{kind} {count:,}" for kind, count in report.counts.most_common())
+    first = report.defects[0]
+    return f"{counts} (first: {first.kind} in record {first.record})"
 
 
 # export
@@ -253,10 +258,9 @@ def convert(args: Namespace, screen: Screen) -> int:
         scope = db.scope()
         reports = list(import_paths(scope, [args.path]))
         names = {one.id: one.key or one.id for report in reports for one in report.sessions}
-        unread = [report for report in reports if report.outcome in ("skipped", "failed")]
         if not names:
-            reason = unread[0].reason if len(reports) == 1 else f"none of {len(reports):,} files is a conversation"
-            raise Invalid(f"{args.path}: {reason if reports else 'there is no file in it'}", where="path")
+            reason = f"none of {len(reports):,} files is a conversation" if reports else "there is no file in it"
+            raise Invalid(f"{args.path}: {reports[0].reason if len(reports) == 1 else reason}", where="path")
         told = [_told(scope.open(id), name, args.to) for id, name in names.items() if not name.endswith("/frame")]
     left = [one for _, ones in told for one in ones]
     with output.opened(args.output, screen, store=address.store_url(args.store)) as made:
@@ -265,9 +269,12 @@ def convert(args: Namespace, screen: Screen) -> int:
         else:
             made.out.write(codec.encode(told[0][0]["messages"]) + b"\n" if told else b"[]\n")
     _tell_left(left, screen)
-    for report in unread:
-        screen.note(f"left out: {one_line(report.path)}: {one_line(report.reason)}")
-    return FINDING if any(report.outcome == "failed" for report in unread) else DONE
+    for report in reports:
+        if report.reason:
+            screen.note(f"{report.outcome}: {one_line(report.path)}: {one_line(report.reason)}")
+        if report.counts:
+            screen.note(f"defects: {one_line(report.path)}: {_defects(report)}")
+    return FINDING if any(report.outcome == "failed" for report in reports) else DONE
 
 
 def _told(session: segue.Session, name: str, format: str) -> tuple[dict[str, Any], list[Left]]:
