@@ -4,18 +4,39 @@ from __future__ import annotations
 
 import inspect
 import itertools
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta, timezone, tzinfo
 
 import pytest
 
 import segue
-from segue import Run, Scope, Session, ViewSpec
+from segue import Run, Scope, Session, Usage, ViewSpec, codec
 from segue.errors import Invalid, SegueError
-from segue.model import Parent
+from segue.model import Draft, Parent
 
 QUESTION = {"role": "user", "content": "q"}
 ODD = ["a", "", "\ud800", "x" * 5_000, b"x", -1, 1.5, float("nan"), 10**30, True, [], ["a"], [1], {}, {"a": 1}, set()]
-ODD += [("a",), object(), timedelta(days=1)]
+ODD += [("a",), object(), timedelta(days=1), None]
+
+
+class Nowhere(tzinfo):
+    """A time zone that does not know how far it is."""
+
+    def utcoffset(self, when):
+        return None
+
+
+class Text(str):
+    __slots__ = ()
+
+
+class Number(float):
+    __slots__ = ()
+
+
+ODD += [datetime.max.replace(tzinfo=timezone(-timedelta(hours=5))), datetime.min.replace(tzinfo=UTC)]
+ODD += [datetime(2026, 8, 1), datetime(2026, 8, 1, tzinfo=Nowhere())]
+ODD += [Text("a"), {"a": Text("b")}, {"a": [Number(1.5)]}, Usage(True, False), Usage(-1), Usage("1"), Usage(1 << 60)]
+ODD += [Parent("p", 0, 5), Parent("p", 0, "other"), Parent("p", -1), Parent("p", 1 << 70)]
 LEFT_OUT = {"engine", "log", "drafts", "acquire", "check_lifetime", "lose", "append_fact", "append_drafts"}
 LEFT_OUT |= {"anthropic", "openai"}  # what they are given is a client's
 NEEDED = {"seqs": (1,), "ref": "r", "key": "k", "title": "t", "patch": {}, "name": "n", "source": "s:x"}
@@ -53,7 +74,7 @@ def test_no_argument_ends_in_an_error_of_pythons_own(db, cls, name):
         for values in each:
             with target(db, cls) as there:
                 for value in values:
-                    if given == "silence" and isinstance(value, timedelta):
+                    if given == "silence" and (value is None or isinstance(value, timedelta)):
                         continue  # it would wait so long
                     positional, named = arguments(there, own, given, value)
                     try:
@@ -170,3 +191,43 @@ def test_what_is_refused_says_what_to_use_instead(db):
     me = db.scope("t", "u")
     with pytest.raises(Invalid, match=r"must be a Parent, not Session; session.child\(name\) makes"):
         me.create(parent=me.create())
+
+
+BODY = b'{"role":"user","content":"q"}'
+MADE = Draft("message", "anthropic", "user", BODY, codec.digest(BODY), "d-1", ("r",), 1, Usage(1))
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"kind": 5},
+        {"kind": ""},
+        {"format": "x" * 300},
+        {"origin": "evil"},
+        {"body": b"no JSON"},
+        {"body": b'{"a":1,"a":2}'},
+        {"body": "text"},
+        {"body": None},
+        {"digest": b"\0" * 32},
+        {"id": "x" * 5_000},
+        {"refs": "r"},
+        {"refs": (5,)},
+        {"occurred_us": 1 << 70},
+        {"occurred_us": True},
+        {"occurred_us": "now"},
+        {"usage": Usage(-1)},
+        {"usage": (1, 2)},
+    ],
+    ids=repr,
+)
+@pytest.mark.parametrize("made", [MADE, segue.log.draft({"role": "user", "content": "q"})], ids=["by hand", "by us"])
+def test_a_draft_is_looked_at_whoever_made_it(db, made, wrong):
+    session = db.scope().create()
+    draft = made._replace(**wrong)
+    if wrong.get("body"):
+        draft = draft._replace(digest=codec.digest(draft.body if isinstance(draft.body, bytes) else b""))
+    with pytest.raises(Invalid):
+        session.append(draft)
+    assert session.refresh().head == 0
+    session.append(made)
+    assert session.read()[0].body == BODY

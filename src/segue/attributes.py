@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, get_args
 
 from . import codec
 from .errors import Invalid
-from .model import Parent, SessionInfo, Status, check_count, check_name, check_names, check_type, to_us
+from .model import Link, Parent, SessionInfo, Status, check_count, check_name, check_names, check_type, to_us
 from .store import Filter
 
 TITLE_MAX = 500
@@ -135,7 +135,7 @@ def moment(value: object, where: str) -> int | None:
 def window(kinds: Sequence[str] | None, **numbers: int | None) -> tuple[str, ...] | None:
     """(inner) What limits a reading, checked; the kinds, as the store takes them."""
     for name, value in numbers.items():
-        if value is not None:
+        if value is not None or name == "after":
             check_count(value, name)
     return None if kinds is None else check_names(kinds, "kinds")
 
@@ -146,6 +146,8 @@ def parent_of(parent: Parent) -> Parent:
     check_type(parent, Parent, "parent", hint)
     check_name(parent.session, "parent")
     check_count(parent.seq, "parent")
+    if parent.link not in get_args(Link):
+        raise Invalid(f"a parent's link is one of {', '.join(get_args(Link))}, not {parent.link!r}", where="parent")
     return parent
 
 

@@ -88,7 +88,7 @@ def _culprit(value: Any, where: str, depth: int = 0) -> str | None:
         return next((found for found in places if found), None)
     try:
         return None if isinstance(value, (str, float)) and _decode(_encode(value)) == value else where
-    except (ValueError, msgspec.MsgspecError):
+    except (TypeError, ValueError, msgspec.MsgspecError):
         return where
 
 

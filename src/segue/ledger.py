@@ -21,7 +21,7 @@ from uuid import UUID
 
 from . import codec, phrases
 from .errors import Invalid
-from .model import NAME_MAX_BYTES, Entry, Hit, check_name, new_id, to_us
+from .model import NAME_MAX_BYTES, Entry, Hit, check_name, from_us, new_id, to_us
 from .outcome import UNKNOWN_ON, leaves_unknown  # noqa: F401 - they are named here, too
 
 if TYPE_CHECKING:
@@ -117,7 +117,7 @@ def _plain(value: object) -> str | bytes:
     if isinstance(value, float) and math.isfinite(value):
         return repr(value)
     if isinstance(value, datetime):
-        return (value.astimezone(UTC) if value.tzinfo else value).isoformat(" ")
+        return (value if value.tzinfo is None else from_us(to_us(value))).isoformat(" ")
     if isinstance(value, date):
         return value.isoformat()
     if isinstance(value, list | tuple | dict):
@@ -221,7 +221,7 @@ class Observation:
             raise Invalid("observed_at must be an aware datetime such as datetime.now(UTC)", where="observed_at")
         if not 1900 <= self.observed_at.year <= 9000:  # so that every zone can show it
             raise Invalid("observed_at must lie between the years 1900 and 9000", where="observed_at")
-        object.__setattr__(self, "observed_at", self.observed_at.astimezone(UTC))
+        object.__setattr__(self, "observed_at", from_us(to_us(self.observed_at)))
         if self.max_age is not None and not (isinstance(self.max_age, timedelta) and self.max_age >= timedelta()):
             raise Invalid("max_age must be a timedelta that is not negative", where="max_age")
         for name in ("digest", "tool", "principal", "call"):

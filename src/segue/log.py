@@ -20,6 +20,7 @@ from .model import (
     check_name,
     check_names,
     check_type,
+    check_us,
     from_us,
     new_id,
     to_us,
@@ -30,11 +31,20 @@ BATCH_MAX_BYTES = 32 * 1024 * 1024
 """Most bytes of all bodies of one append."""
 
 
-COUNT_MAX = 1 << 53
-"""Most tokens of one kind in an entry's usage: what every store and every JSON reader can hold."""
+COUNT_MAX = 1 << 40
+"""Most tokens of one kind in an entry's usage: so few that every store can hold the sum of many."""
 
 FOLLOW_PAGE = 500
 """Most entries a follower reads at a time."""
+
+
+class Checked(Draft):
+    """(inner) A draft that was looked at. What is made of it by ``_replace`` is not."""
+
+    __slots__ = ()
+
+    def _replace(self, **changes: Any) -> Draft:  # type: ignore[override]
+        return Draft(*self)._replace(**changes)
 
 
 def draft(
@@ -68,7 +78,7 @@ def draft(
     Guarantees: G4 exact, G12 never code.
     """
     if isinstance(value, Draft):
-        return value
+        return _checked(value)
     if not isinstance(refs, tuple | list):
         refs = check_names(refs, "refs")
     if type(format) is not str:
@@ -93,10 +103,8 @@ def draft(
     if occurred_at is not None and not isinstance(occurred_at, datetime):
         raise Invalid("occurred_at must be an aware datetime, or None", where="occurred_at")
     _check_usage(usage)
-    origin = origin or "system"
-    if not isinstance(origin, str) or origin not in ORIGINS:
-        raise Invalid(f"origin {origin!r} is none of {', '.join(sorted(ORIGINS))}", where="origin")
-    return Draft(
+    origin = _check_origin(origin or "system")
+    return Checked(
         kind if kind == "message" else check_name(kind, "kind"),
         check_name(format, "format"),
         origin,
@@ -107,6 +115,33 @@ def draft(
         None if occurred_at is None else to_us(occurred_at),
         usage,
     )
+
+
+def _checked(made: Draft) -> Draft:
+    """A draft that somebody made, looked at as closely as what ``draft`` makes."""
+    if type(made) is Checked:
+        return made
+    body = _body(check_type(made.body, bytes, "body"), check_name(made.format, "format"))
+    if made.digest != codec.digest(body):
+        raise Invalid("the digest of a Draft is segue.codec.digest(body), and this one is not", where="digest")
+    _check_usage(made.usage)
+    return Checked(
+        check_name(made.kind, "kind"),
+        made.format,
+        _check_origin(made.origin),
+        body,
+        made.digest,
+        check_name(made.id, "id"),
+        tuple(dict.fromkeys(check_names(made.refs, "refs"))),
+        None if made.occurred_us is None else check_us(made.occurred_us, "occurred_us"),
+        made.usage,
+    )
+
+
+def _check_origin(origin: object) -> str:
+    if not isinstance(origin, str) or origin not in ORIGINS:
+        raise Invalid(f"origin {origin!r} is none of {', '.join(sorted(ORIGINS))}", where="origin")
+    return origin
 
 
 def _origin(shape: formats.Shape | None, message: dict[str, Any]) -> str:
@@ -139,7 +174,7 @@ def _check_usage(usage: object) -> None:
 
 
 def _is_count(value: object) -> bool:
-    return isinstance(value, int) and 0 <= value <= COUNT_MAX
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= COUNT_MAX
 
 
 def _body(value: Any, format: str) -> bytes:
@@ -178,7 +213,8 @@ def drafts(items: Sequence[Any], ids: Sequence[str] | None, **options: Any) -> t
 def _made(items: Sequence[Any], ids: Sequence[str] | None, options: dict[str, Any]) -> Iterator[Draft]:
     for n, item in enumerate(items):
         if isinstance(item, Draft):
-            yield item if ids is None else item._replace(id=check_name(ids[n], "id"))
+            made = _checked(item)
+            yield made if ids is None else Checked(*made._replace(id=check_name(ids[n], "id")))
             continue
         for part, (message, usage) in enumerate(answers.unwrap(item)):
             own = dict(options)

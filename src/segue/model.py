@@ -30,9 +30,12 @@ Format = str
 Status = Literal["running", "idle", "paused", "completed", "archived"]
 State = Literal["active", "completed", "archived"]
 Policy = Literal["reject", "enqueue", "interrupt", "rollback"]
+Link = Literal["fork", "child", "anew", "spill"]
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
+_FIRST_US = (datetime(1, 1, 2, tzinfo=UTC) - _EPOCH) // _MICROSECOND
+_LAST_US = (datetime(9999, 12, 30, tzinfo=UTC) - _EPOCH) // _MICROSECOND
 
 
 def from_us(us: int) -> datetime:
@@ -41,12 +44,25 @@ def from_us(us: int) -> datetime:
 
 
 def to_us(moment: datetime) -> int:
-    """Microseconds since 1970 of an aware datetime. A naive one is refused: nobody knows its zone."""
+    """
+    Microseconds since 1970 of an aware datetime.
+
+    Raises:
+        Invalid: It is naive, so that nobody knows its zone; or so near the first or the last day there is that
+            it could not be given back in every zone.
+    """
     if not isinstance(moment, datetime):
         raise Invalid(f"a moment must be an aware datetime, not a {type(moment).__name__}")
-    if moment.tzinfo is None:
+    if moment.utcoffset() is None:
         raise Invalid(f"{moment!r} has no time zone; use an aware datetime such as datetime.now(UTC)")
-    return (moment - _EPOCH) // _MICROSECOND
+    return check_us((moment - _EPOCH) // _MICROSECOND, "a moment")
+
+
+def check_us(us: object, what: str) -> int:
+    """(inner) Microseconds since 1970 that are a moment in every zone, or ``Invalid``."""
+    if not isinstance(us, int) or isinstance(us, bool) or not _FIRST_US <= us <= _LAST_US:
+        raise Invalid(f"{what} must lie between 0001-01-02 and 9999-12-30; leave it out for never")
+    return us
 
 
 def check_name(value: object, what: str) -> str:
@@ -66,7 +82,7 @@ def check_name(value: object, what: str) -> str:
         raise Invalid(f"{what} must have 1 to {NAME_MAX_BYTES} bytes, it has {size}", where=what)
     if not value.isprintable() and any(ord(c) < 32 or ord(c) == 127 for c in value):
         raise Invalid(f"{what} holds a control character", where=what)
-    return value
+    return value if type(value) is str else str.__str__(value)  # stores take no StrEnum
 
 
 SEQ_MAX = (1 << 63) - 1
@@ -274,7 +290,7 @@ class Parent(msgspec.Struct, frozen=True):
 
     session: str
     seq: int
-    link: Literal["fork", "child", "anew", "spill"] = "fork"
+    link: Link = "fork"
 
 
 class SessionInfo(msgspec.Struct, frozen=True):

@@ -209,7 +209,7 @@ class Session:
         self, ref: str, *, after: int = 0, upto: int | None = None, reverse: bool = False, limit: int = READ_MAX
     ) -> list[Hit]:
         """Entries of this session that carry a ref (``call:…``, ``source:…``, ``cut``), by index."""
-        window(None, after=after, upto=upto, limit=limit)
+        window(None, after=after, upto=upto, limit=check_count(limit, "limit"))
         return self._log.by_ref(check_name(ref, "ref"), after=after, upto=upto, reverse=bool(reverse), limit=limit)
 
     def hollow(self, *seqs: int) -> int:
@@ -589,7 +589,7 @@ class Scope:
         self, ref: str, *, since: datetime | None = None, reverse: bool = False, limit: int = 1_000
     ) -> list[Hit]:
         """Entries of all sessions of the scope that carry a ref, by time of storing."""
-        window(None, limit=limit)
+        window(None, limit=check_count(limit, "limit"))
         since_us, ref = moment(since, "since"), check_name(ref, "ref")
         return self._engine.store.by_ref(self.key, ref, since_us=since_us, reverse=bool(reverse), limit=limit)
 

@@ -28,6 +28,7 @@ import msgspec
 from segue import codec, formats
 from segue.errors import Invalid, NotDone
 from segue.formats import Shape
+from segue.log import Checked
 from segue.model import Draft, Entry, Parent, Usage
 from segue.session import Scope, Session
 
@@ -357,7 +358,8 @@ class Writer:
         if self.batch and not self.is_dry:
             if self.session is None:
                 self.session = self._create(self.key)
-            self.session.append(*self.batch, expect=self.head)
+            # All of it was decoded before, or made here: it is not decoded once more.
+            self.session.append(*(Checked(*draft) for draft in self.batch), expect=self.head)
         self.head += len(self.batch)
         self.batch = []
         self.batch_bytes = 0
