@@ -439,6 +439,19 @@ def test_the_error_of_a_tool_comes_through_whatever_it_says(wiki, session, run, 
     assert records(session, "effect")[-1].phase == "failed"
 
 
+def test_the_error_of_a_tool_comes_through_when_it_cannot_be_recorded(wiki, session, run, monkeypatch):
+    get, _ = tools(wiki)
+    get("a")
+
+    def unreachable(entry):
+        raise segue.errors.Unavailable("the server is gone")
+
+    monkeypatch.setattr(run, "append_fact", unreachable)
+    with pytest.raises(ValueError) as caught:
+        writes("wiki:{name}")(lambda name: int("x"))("a")
+    assert "could not be recorded: Unavailable" in caught.value.__notes__[0]
+
+
 def test_the_same_call_repeated_hands_out_the_same_key(wiki, session, run):
     get, put = tools(wiki)
     get("a")

@@ -545,7 +545,10 @@ class _Writing:
         if not isinstance(error, StaleRead) and leaves_unknown(error, self.unknown_on):
             return error  # like a crash: it may have been written
         why = {"error": clean(told_of(error), 500)}
-        ticket.active.ledger.end(ticket.effect.then("failed", result=why))
+        try:
+            ticket.active.ledger.end(ticket.effect.then("failed", result=why))
+        except Exception as failure:  # noqa: BLE001 - the tool's own error says more; the outcome stays unknown
+            error.add_note(f"That {self.tool.name!r} failed could not be recorded: {told_of(failure)}")
         if isinstance(error, StaleRead):
             source = ticket.effect.source or ""
             return self._refusal(ticket.active, source, StaleRead(source, error.seen, error.current))
