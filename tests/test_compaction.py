@@ -166,6 +166,70 @@ def test_what_is_pinned_stays_in_cuts_and_windows(me):
     assert small.estimated_tokens <= 250
 
 
+def rule(session, words):
+    session.append({"role": "user", "content": "rule " * words}, refs=("pinned",))
+    session.append({"role": "assistant", "content": "Understood."})
+
+
+@pytest.mark.parametrize("at", ["the beginning", "a cut"])
+def test_a_budget_is_held_beside_what_is_pinned_and_its_cuts_are_rare(me, at):
+    session = me.create()
+    rule(session, 600)
+    talk(session, 20)
+    with session.run() as run:
+        if at == "a cut":
+            run.messages(budget=2_000)
+        cuts = len(session.by_ref("cut"))
+        for n in range(12):
+            run.messages(budget=1_500)
+            assert session.view().estimated_tokens <= 1_500
+            assert "rule rule" in str(session.messages()[0])
+            run.append({"role": "user", "content": f"next {n}"}, {"role": "assistant", "content": "word " * 40})
+    assert 1 <= len(session.by_ref("cut")) - cuts <= 4
+
+
+def test_a_plan_tells_what_stays_with_what_is_pinned_before_and_behind_a_cut(me):
+    session = me.create()
+    rule(session, 100)
+    talk(session, 6)
+    compact(session, Compaction(tokens=700))
+    rule(session, 50)
+    talk(session, 6)
+    done = compact(session, Compaction(tokens=700))
+    view = session.view()
+    assert done.tokens_after == view.estimated_tokens <= 700
+    assert sum(str(message).count("rule rule rule") > 0 for message in view.messages) == 2
+
+
+def test_pinned_messages_that_fill_the_budget_are_refused_by_name_and_nothing_is_cut(me):
+    session = me.create()
+    rule(session, 600)
+    talk(session, 6)
+    compact(session, Compaction(tokens=None), is_forced=True)
+    with session.run() as run:
+        head = session.refresh().head
+        for _ in range(2):
+            with pytest.raises(segue.ViewInvalid, match="pinned") as caught:
+                run.messages(budget=500)
+            assert caught.value.rule == "pinned-exceeds-budget"
+    assert compact(session, Compaction(failing, tokens=500)).reason == "pinned"
+    assert session.refresh().head == head
+
+
+def test_a_summary_is_measured_by_what_it_replaces_not_by_what_stays_pinned(me):
+    session = me.create()
+    rule(session, 600)
+    talk(session, 3)
+    given = []
+
+    def summarise(material):
+        given.append(material)
+        return "word " * 500
+
+    assert compact(session, Compaction(summarise, tokens=None), is_forced=True).reason == "longer"
+    assert given[0].tokens < 500
+
+
 def test_five_cuts_and_every_original_is_there_bit_exact(me):
     session = me.create()
     bodies = []

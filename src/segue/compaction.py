@@ -18,7 +18,7 @@ from typing import Any, Literal, NamedTuple
 
 from . import codec, formats
 from .edits import Cut
-from .errors import HeadMoved, Invalid, NotDone
+from .errors import HeadMoved, Invalid, NotDone, ViewInvalid
 from .log import Log, draft
 from .model import Draft, to_us
 from .steps import Do, Outcome, Use, drive
@@ -69,7 +69,7 @@ class Material(NamedTuple):
     Attributes:
         messages: What the summary is to stand for, in the session's format.
         text: The same as text, tool results shortened.
-        tokens: Its estimated size; a summary must be shorter.
+        tokens: Its estimated size, without what is pinned and stays; a summary must be shorter.
         prompt: Segue's own prompt, in the language asked for.
     """
 
@@ -131,7 +131,7 @@ class Compacted(NamedTuple):
     Attributes:
         seq: Seq of the cut; None when nothing was changed.
         reason: Why it was cut, or why not: ``tokens``, ``age``, ``by-hand``; ``not-needed``, ``one-unit``,
-            ``failed``, ``empty``, ``longer``, ``overtaken``.
+            ``pinned`` (it fills the limit, so that no cut helps), ``failed``, ``empty``, ``longer``, ``overtaken``.
         detail: More, for people.
         upto: Last seq that the summary stands for.
         tokens_before, tokens_after: Estimated size of the view before, and of the one after with its summary.
@@ -204,7 +204,10 @@ def compaction_steps(
     if not reason:
         return Compacted(None, "not-needed", tokens_before=view.estimated_tokens)
     budget = min(how.limit or view.estimated_tokens, view.estimated_tokens - 1)
-    cut = plan_cut(view, spec, max(1, budget), room=how.room)
+    try:
+        cut = plan_cut(view, spec, max(1, budget), room=how.room)
+    except ViewInvalid as error:
+        return Compacted(None, "pinned", str(error), tokens_before=view.estimated_tokens)
     if cut is None:
         return Compacted(None, "one-unit", "what is there cannot be parted", tokens_before=view.estimated_tokens)
     summary: Any = None
@@ -234,8 +237,8 @@ def _due(log: Log, view: View, how: Compaction) -> str:
 
 def _material(view: View, cut: Cut, how: Compaction) -> Material:
     covered = view.messages[: cut.messages]
-    tokens = sum(how.count(body) for body in view.bodies[: cut.messages])
     prompt = PROMPT_ZH if how.language == "zh" else PROMPT_EN
+    tokens = cut.tokens_before - cut.tokens_after
     return Material(covered, "\n\n".join(_told(message) for message in covered), tokens, prompt)
 
 
@@ -290,7 +293,7 @@ def _judged(outcome: Outcome, view: View, cut: Cut, how: Compaction) -> tuple[An
         size = sum(how.count(codec.encode(one)) for one in messages)
     except NotDone as error:
         return None, "failed", str(error)
-    before = sum(how.count(body) for body in view.bodies[: cut.messages])
+    before = cut.tokens_before - cut.tokens_after
     if size >= before:
         return None, "longer", f"the summary has about {size:,} tokens, what it replaces {before:,}"
     return value, "", ""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import msgspec
@@ -36,6 +36,16 @@ class Reader(Protocol):
         self, ref: str, *, upto: int | None = None, reverse: bool = False, limit: int = READ_MAX
     ) -> Sequence[Hit]:
         """Entries that carry the ref with seq <= upto, by seq, ascending or (reverse) descending."""
+
+
+def hits(reader: Reader, ref: str, upto: int | None, page: int = READ_MAX) -> Iterator[Hit]:
+    """Newest first, a page at a time: nearly always the first cut is the one that holds."""
+    while True:
+        found = reader.by_ref(ref, upto=upto, reverse=True, limit=page)
+        yield from found
+        if len(found) < page:
+            return
+        upto = found[-1].entry.seq - 1
 
 
 class Cut(NamedTuple):

@@ -20,7 +20,7 @@ from functools import cached_property
 from typing import Any, Literal, NamedTuple, NoReturn, get_args
 
 from . import codec
-from .edits import PINNED, Cut, Reader, Retracts, pinned, read_cut, read_note
+from .edits import PINNED, Cut, Reader, Retracts, hits, pinned, read_cut, read_note
 from .errors import Invalid, ViewInvalid
 from .formats import LOSES_ID, Call, FormatRules, Intake, Message, Omission, Unit, known_formats, rules
 from .formats.layout import Layout, possible_starts, turn_starts
@@ -156,6 +156,7 @@ class View:
     synthetic: tuple[int, ...]
     is_settled: bool
     _units: tuple[Unit, ...] = field(repr=False, compare=False)
+    _pinned: frozenset[int] = field(repr=False, compare=False)
     _count: Counter = field(repr=False, compare=False)
 
     @cached_property
@@ -210,30 +211,41 @@ def plan_cut(view: View, spec: ViewSpec, budget: int | None = None, *, room: flo
 
     Returns:
         A boundary between units, before a person's turn where one fits; None when the view is within
-        the budget, or when it is a single unit.
+        the budget, or when it is a single unit. What is pinned stays; the room is a share of what it leaves.
 
     Raises:
         Invalid: The room is out of range.
+        ViewInvalid: ``pinned-exceeds-budget``: beside what is pinned the newest unit has no place, so that
+            no cut would help, now or at the next request.
     """
     if not 0 <= room < 1:
         raise Invalid(f"room must be from 0 to below 1, it is {room!r}", where="room")
     budget = spec.budget_tokens if budget is None else budget
     if budget is None or view.estimated_tokens <= budget:
         return None
-    target = budget * (1 - room)
+    pins, count = view._pinned, view._count  # noqa: SLF001
+    pinned = sum(count(body) for body, seqs in zip(view.bodies, view.seqs, strict=True) if pins.intersection(seqs))
+    target = (budget - pinned) * (1 - room)
     kept = 0
     fits: list[tuple[UnitInfo, int]] = []  # where the rest would be within the target, the newest first
     for unit in reversed(view.units[1:]):
-        kept += unit.tokens
+        kept += 0 if unit.first in pins else unit.tokens
         if kept > target and fits:
             break
         if unit.may_start:
             fits.append((unit, kept))
+    least = pinned + (fits[0][1] if fits else 0)
+    if pinned and (not fits or least > budget):
+        raise ViewInvalid(
+            f"what is pinned has about {pinned:,} tokens, {least:,} with the newest messages; the budget is "
+            f"{budget:,}, and no cut helps: raise the budget, or retract some of what is pinned",
+            rule="pinned-exceeds-budget",
+        )
     if not fits:
         return None
     turns = [pair for pair in fits if pair[0].starts_turn and pair[1] * 2 >= fits[-1][1]]
     unit, after = (turns or fits)[-1]
-    return Cut(unit.first - 1, unit.start, view.estimated_tokens, after)
+    return Cut(unit.first - 1, unit.start, view.estimated_tokens, pinned + after)
 
 
 def open_calls(reader: Reader, format: str, upto: int | None = None) -> tuple[Call, ...]:
@@ -277,6 +289,7 @@ class _Laid(NamedTuple):
     layout: Layout
     omitted: list[Omission]
     marks: tuple[str, ...]  # what was taken back or erased, for the epoch
+    pinned: tuple[int, ...]  # what a cut would leave in front
 
 
 class _Builder:
@@ -350,14 +363,7 @@ class _Builder:
         return base
 
     def _hits(self, ref: str, page: int = 1) -> Iterator[Hit]:
-        """Newest first, a page at a time: nearly always the first cut is the one that holds."""
-        upto = self.upto
-        while True:
-            hits = self.reader.by_ref(ref, upto=upto, reverse=True, limit=page)
-            yield from hits
-            if len(hits) < page:
-                return
-            upto = hits[-1].entry.seq - 1
+        return hits(self.reader, ref, self.upto, page)
 
     def _last_cut(self) -> _Base:
         for hit in self._hits("cut"):
@@ -525,7 +531,11 @@ class _Builder:
                 omitted.append(_omission(entry, verdict))
                 layout.gap(shape.results, is_unknown=False)
         layout.end()
-        return _Laid(layout, omitted, tuple(marks))
+        pins = {
+            entry.seq for entry in entries if PINNED in entry.refs and (entry.kind == "note" or entry.format == name)
+        }
+        pinned = tuple(unit.first for unit in layout.units if unit.first in pins and not unit.speaks) if pins else ()
+        return _Laid(layout, omitted, tuple(marks), pinned)
 
     def _was_reasoning(self, upto: int) -> bool:
         """True when the last message before the view is reasoning, or erased, so that nobody knows."""
@@ -613,7 +623,7 @@ class _Builder:
             messages=values,
             bodies=tuple(message.body for message in messages),
             seqs=tuple(message.seqs for message in messages),
-            epoch=self._epoch(cut, first, (*_shown(summary, cut), *laid.marks)),
+            epoch=self._epoch(cut, first, (*(f"pinned {seq}" for seq in _shown(summary, cut)), *laid.marks)),
             cut=cut,
             head=self.upto,
             omitted=omitted,
@@ -622,6 +632,7 @@ class _Builder:
             synthetic=tuple(index for index, message in enumerate(messages) if message.is_synthetic),
             is_settled=layout.is_settled,
             _units=tuple(layout.units),
+            _pinned=frozenset([*_shown(summary, cut), *laid.pinned]),
             _count=self.count,
         )
 
@@ -630,9 +641,9 @@ class _Builder:
         return hashlib.sha256(codec.encode(what)).hexdigest()[:32]
 
 
-def _shown(summary: tuple[Message, ...], cut: int | None) -> Iterator[str]:
-    """What is pinned, for the epoch: one that is erased has no ref any more, so those that are there are named."""
-    return (f"pinned {seq}" for message in summary for seq in message.seqs if seq != cut)
+def _shown(summary: tuple[Message, ...], cut: int | None) -> Iterator[int]:
+    """What is pinned before a cut. The epoch names what is there, as what is erased has no ref any more."""
+    return (seq for message in summary for seq in message.seqs if seq != cut)
 
 
 def _infos(units: Sequence[Unit], offset: int, count: Counter) -> tuple[UnitInfo, ...]:
