@@ -13,6 +13,7 @@ import zstandard
 
 import import_samples as samples
 import segue
+from segue import codec
 from segue.errors import Archived, Corrupt, IdConflict, Invalid
 from segue.exporters import bundle as bundles
 from segue.exporters import export_bundle, import_bundle
@@ -412,8 +413,12 @@ BAD = {
     ],
     4: [
         {"seq": 1}, {"seq": 3}, {"seq": 0}, {"seq": "2"}, {"seq": None}, {"run": 5}, {"run": ""}, {"run": "x" * 300},
-        {"digest": "00"}, {"digest": 5}, {"digest": "00" * 32}, {"text": 5}, {"text": "{}"}, {"refs": 5},
-        {"usage": 5}, {"usage": [1, 2, 3, 4, 5, 6, 7]},
+        {"digest": "00"}, {"digest": 5}, {"digest": "00" * 32}, {"text": 5}, {"text": "{}"}, {"text": "\ud800"},
+        {"refs": 5}, {"refs": "abc"}, {"refs": [5]}, {"refs": ["x" * 300]}, {"usage": 5}, {"usage": [-1]},
+        {"usage": [1, 2, 3, 4, 5, 6, 7]}, {"usage": [2**70]}, {"usage": ["a"]}, {"id": 5}, {"id": "x" * 5_000},
+        {"kind": 5}, {"kind": ""}, {"format": []}, {"origin": "god"}, {"origin": None}, {"occurred_us": 2**70},
+        {"occurred_us": "a"}, {"occurred_us": None, "created_us": []}, {"text": "no JSON"}, {"text": '{"a":1,"a":2}'},
+        {"text": "x" * (5 << 20), "format": "raw"},
     ],
 }  # fmt: skip
 
@@ -424,10 +429,30 @@ def test_a_forged_line_is_refused_with_its_file_and_number(here, there, tmp_path
     session = here.create(id="s")
     session.append(user("one"), said("two"))
     path = tmp_path / "b.segue"
-    path.write_bytes(forged(session, line, lambda value: value.update(wrong)))
+    body = wrong.get("text")
+    digest = {"digest": codec.digest(body.encode()).hex()} if isinstance(body, str) and len(body) > 2 else {}
+    path.write_bytes(forged(session, line, lambda value: value.update(wrong | digest)))
     with path.open("rb") as file, pytest.raises((Invalid, Corrupt), match=f"b.segue, line {line}: "):
         bundles.bring_bundle(there, file, is_dry=is_dry)
     assert [len(list(one.history())) for one in map(there.open, [i.id for i in there.iterate()])] in ([], [1])
+
+
+LINES = [
+    b"[" * 100_000, b'{"entry":' + b"[" * 100_000 + b"]" * 100_000 + b"}", b"5", b"null", b'"session"', b'["session"]',
+    b'{"session":5}', b'{"session":{}}', b'{"session":null}', b'{"entry":[]}', b'{"entry":{}}', b"\xff", b"",
+    b'{"manifest":5}', b'{"manifest":{}}',
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("at", [1, 2, 3])
+@pytest.mark.parametrize("line", LINES, ids=lambda line: line[:20])
+def test_a_line_that_is_none_is_refused_with_its_number(here, there, line, at):
+    session = here.create(id="s")
+    session.append(user("one"))
+    lines = lines_of(bundle(session))[:-1]
+    lines[at:at] = [line + b"\n"]
+    with pytest.raises(Invalid, match=f"^line {at + 1}: "):
+        bring(there, zstandard.compress(b"".join(lines)))
 
 
 def test_links_that_are_a_circle_end_an_export(there):

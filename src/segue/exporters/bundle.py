@@ -24,7 +24,7 @@ import zstandard
 from segue import attributes, codec
 from segue.errors import Corrupt, Exists, HeadMoved, IdConflict, Invalid, NotFound
 from segue.log import drafts
-from segue.model import Draft, Entry, Parent, SessionInfo, Usage, check_count, check_name, to_us
+from segue.model import Draft, Entry, Parent, SessionInfo, Usage, check_count, check_name, check_names, to_us
 from segue.session import Scope, Session
 from segue.store import Hollow
 
@@ -192,7 +192,9 @@ def bring_bundle(scope: Scope, file: BinaryIO, *, is_dry: bool = False) -> list[
                     now.finish()
                 now = _Arrival(scope, value["session"], arrived, is_dry=is_dry)
                 made.append(now.one)
-            elif "entry" in value and now is not None:
+            elif "entry" in value:
+                if now is None:
+                    raise Invalid("an entry of no session; export the bundle again", where="entry")
                 now.put(_item(value["entry"]))
     if now is not None:
         now.finish()
@@ -202,9 +204,7 @@ def bring_bundle(scope: Scope, file: BinaryIO, *, is_dry: bool = False) -> list[
 @contextmanager
 def _naming(file: BinaryIO, number: int) -> Iterator[None]:
     """Errors in what a line says name the file and the line."""
-    name = getattr(file, "name", None)
-    where = f"line {number}"
-    place = f"{PurePath(name).name}, {where}" if isinstance(name, str) else where
+    where, place = f"line {number}", _place(file, number)
     try:
         yield
     except Corrupt as error:
@@ -213,6 +213,11 @@ def _naming(file: BinaryIO, number: int) -> Iterator[None]:
         raise Invalid(f"{place}: {error}", where=where) from error
     except (KeyError, TypeError, AttributeError, ValueError, OverflowError) as error:
         raise Invalid(f"{place}: this is no whole Segue bundle: {error!r}; export it again", where=where) from error
+
+
+def _place(file: BinaryIO, number: int) -> str:
+    name = getattr(file, "name", None)
+    return f"{PurePath(name).name}, line {number}" if isinstance(name, str) else f"line {number}"
 
 
 class _Item(NamedTuple):
@@ -469,7 +474,7 @@ def _item(value: dict[str, Any]) -> _Item:
         [
             Draft(
                 value["kind"], value["format"], value["origin"], body, codec.digest(body), value["id"],
-                tuple(value["refs"]), when, usage,
+                check_names(value["refs"], "refs"), when, usage,
             )
         ],
         None,
@@ -493,10 +498,9 @@ def _values(file: BinaryIO) -> Iterator[tuple[int, dict[str, Any]]]:
                 else:
                     yield number, value
                 total.update(line)
-    except (zstandard.ZstdError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise Invalid(
-            f"this is no whole Segue bundle: {error}, behind line {number}; export it again", where="file"
-        ) from error
+    except (zstandard.ZstdError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        place = _place(file, max(number, 1))
+        raise Invalid(f"{place}: this is no whole Segue bundle: {error}; export it again", where="file") from error
     raise Invalid("the bundle is cut off: its manifest is missing; export it again", where="file")
 
 
