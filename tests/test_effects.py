@@ -8,6 +8,7 @@ from decimal import Decimal
 import pytest
 
 import segue
+from segue.anew import extract_of
 from segue.errors import Invalid, Unavailable
 from segue.ledger import Effect, Version, open_effects
 from segue.world import Sources
@@ -171,3 +172,14 @@ def test_only_what_is_shared_and_open_is_looked_up(session, monkeypatch):
     looked.clear()
     assert unknown(child) == ["lost", "own"]
     assert len(looked) == 1 and looked[0].startswith("effect:")
+
+
+def test_a_resumed_fork_is_not_told_of_an_unknown_outcome_that_its_parent_knows(me, session, begun):
+    child = session.fork()
+    assert [e.name for e in me.resume(child).briefing.unknown] == ["pay"]
+    begun[1].done({"receipt": 7})
+    begun[1].__exit__(None, None, None)
+    assert me.resume(child).briefing.unknown == ()
+    assert [(e.phase, e.result) for e in extract_of(child.log, child.refresh()).effects] == [
+        ("completed", {"receipt": 7})
+    ]

@@ -198,7 +198,7 @@ def extract_of(log_: Log, info: SessionInfo, *, language: str = "en") -> Extract
         info,
         tuple(goals),
         tuple(decisions[-ITEMS_MAX:]),
-        tuple(effects[-ITEMS_MAX:]),
+        tuple(_ended(log_, info, effect) for effect in effects[-ITEMS_MAX:]),
         tuple(_open(log_, info, language)),
         tuple(clean(source, 120) for source in sources[:ITEMS_MAX]),
         more,
@@ -251,6 +251,12 @@ def _effects(records: Iterable[Entry]) -> list[Effect]:
             latest.setdefault(effect.id, effect)
             began[effect.id] = effect.seq
     return sorted(latest.values(), key=lambda effect: began[effect.id])
+
+
+def _ended(log_: Log, info: SessionInfo, effect: Effect) -> Effect:
+    """What a fork shares as begun may have ended in its parent since."""
+    is_open = effect.phase == "started" and effect.seq <= info.base
+    return (ledger.end_of(log_, effect) if is_open else None) or effect
 
 
 def _open(log_: Log, info: SessionInfo, language: str) -> Iterator[str]:

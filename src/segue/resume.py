@@ -197,7 +197,7 @@ def plan(log_: Log, info: SessionInfo, options: ResumeOptions) -> Resumed:
         live=live,
         findings=findings,
         others=ground.others(log_, live.observations, records),
-        unknown=ledger.open_effects(records, running=running),
+        unknown=ledger.open_effects(records, running=running, log=log_, shared=info.base),
         approvals=calls if is_paused else (),
         calls=() if is_paused else calls,
         changes=changes,

@@ -475,6 +475,7 @@ class Session:
 
         Raises:
             NotFound: This session was erased.
+            Exists: The child of this name was erased, which is for good; choose another name.
         """
         id = hashlib.sha256(f"{self.id}/{check_name(name, 'name')}".encode()).hexdigest()[:32]
         body = {"session": id, "name": name, "call": call}
