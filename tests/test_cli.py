@@ -444,6 +444,7 @@ def test_restore_takes_the_latest_archived_one(cli, me):
     me.create()
     assert cli("restore", "latest", "--json").lines[0]["id"] == session.id
     assert "nothing to restore" in cli("restore", session.id).out
+    assert "no session of default/local can be latest" in cli("restore", "latest").err
 
 
 def test_what_is_refused_now_ends_with_four(cli, me):

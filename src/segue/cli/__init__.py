@@ -15,7 +15,6 @@ from . import address
 from .commands import Command, WrongWords, parsed, parser
 from .outcome import BUG, DONE, INTERRUPTED, PIPE, USAGE, as_value, exit_code, message
 from .screen import Screen, as_json, remark
-from .text import safe
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -67,7 +66,8 @@ def _misread(error: WrongWords, argv: Sequence[str]) -> int:
     if "--json" in options:
         sys.stderr.write(as_json(as_value(Invalid(error.said), scope="")) + "\n")
     else:
-        sys.stderr.write(f"{error.usage}{safe(error.said)}\n")
+        sys.stderr.write(error.usage)
+        remark(sys.stderr, error.said)
     return USAGE
 
 

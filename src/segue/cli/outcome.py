@@ -77,7 +77,9 @@ def message(error: SegueError, *, scope: str) -> str:
     """What is said of the error, in words of the command line: the fact, then the next step."""
     if isinstance(error, NotFound):
         if error.session == "latest":
-            return f"no session of {scope} yet; see 'segue ls --all', or name the owner with --tenant and --user"
+            return (
+                f"no session of {scope} can be latest; see 'segue ls --all', or name the owner with --tenant and --user"
+            )
         return f"no such session of {scope}: {error.session!r}; 'segue ls --all' shows those that are there"
     if isinstance(error, Archived):
         return f"session {error.session!r} is archived; make it usable again with: segue restore {error.session}"
