@@ -85,3 +85,28 @@ def test_a_retraction_of_an_older_version_takes_back_the_whole_run(me):
         run.append(ask("taken back"))
     session.append({"run": "req"}, kind="retract", format="segue", origin="system", refs=("retract",))
     assert shown(session) == []
+
+
+# An answer stays behind the result that it was given for
+
+
+@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize("how", ["erased", "taken back"])
+@pytest.mark.parametrize("ids", [("t1",), ("t1", "t2")])
+def test_an_answer_does_not_move_in_front_of_a_result_that_was_removed(me, format, how, ids):
+    session = me.create(format=format)
+    session.append(user(format, "delete it?"), *called(format, *ids))
+    removed = session.append(*(result(format, id) for id in ids)).seqs[0]
+    session.append(said(format, "by the result: yes"), user(format, "go on"))
+    before = session.messages()
+    if how == "erased":
+        session.hollow(removed)
+    else:
+        session.append({"seqs": [removed]}, kind="retract", format="segue", origin="system", refs=("retract",))
+    after = session.messages()
+    assert len(after) == len(before)
+    texts = [str(message) for message in after]
+    answer = next(n for n, text in enumerate(texts) if "by the result" in text)
+    assert after[answer] == before[answer]
+    assert any("was removed" in text for text in texts[:answer])
+    assert not any("was removed" in text for text in texts[answer:])

@@ -178,7 +178,8 @@ class Layout:
         current = exchange.round
         if exchange.is_passed:
             return False
-        if not current.answers and (current.open or exchange.needs_next):
+        is_answered = bool(current.answers or exchange.has_gap or not exchange.withdrawn.isdisjoint(current.open))
+        if not is_answered and (current.open or exchange.needs_next):
             return True
         if not exchange.server:
             return False
