@@ -522,6 +522,15 @@ def test_a_store_of_segue_is_named_with_the_command_that_copies_it(scope, tmp_pa
     assert (report.outcome, "segue copy" in report.reason) == ("skipped", True)
 
 
+@pytest.mark.parametrize("name", ["gemini.json", "chatgpt.json", "claude_ai.json"])
+def test_a_document_that_was_cut_off_anywhere_is_told_to_be_broken(bring, name):
+    whole = samples.FILES[name].rstrip()
+    for cut in range(1, len(whole), max(1, len(whole) // 25)):
+        report = bring(whole[:cut], f"{cut}-{name}")
+        assert report.outcome == "skipped" or [one.kind for one in report.defects].count("broken") == 1, cut
+        assert "markdown" not in report.reason
+
+
 # What cannot be read, and odd names
 
 

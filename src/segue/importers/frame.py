@@ -77,8 +77,6 @@ def talks_of(source: Source, report: FileReport, tool: str, make: Any) -> Iterat
         make: Makes a conversation of an element's value, bytes and number; None where it holds none.
     """
     document = source.whole()
-    if source.is_damaged:
-        report.note("broken", 0, "the document is damaged; what could be read of it is here")
     frame = Frame(source, tool, report)
     end = 0
     for number, (at, body) in enumerate(elements(document), 1):

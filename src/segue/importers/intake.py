@@ -133,7 +133,7 @@ def import_file(
         report.reason = name_of(source)
         return report
     report.format = importer.NAME
-    if source.is_damaged and not isinstance(source.document, list):
+    if source.is_damaged:
         report.note("broken", 0, "the document is damaged; what could be read of it is here")
     try:
         for talk in importer.read(source, report):

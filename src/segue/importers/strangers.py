@@ -32,7 +32,10 @@ def name_of(source: Source) -> str:
     if start.startswith((b"\xff\xfe", b"\xfe\xff")):
         return "text in UTF-16; convert it to UTF-8 first"
     value = source.document if source.document is not None else next(iter(source.sample), None)
-    if value is None or start.lstrip(b"\xef\xbb\xbf \t\r\n\0")[:1] not in {b"{", b"["}:
+    is_json = start.lstrip(b"\xef\xbb\xbf \t\r\n\0")[:1] in {b"{", b"["}
+    if value is None and is_json and source.is_text:
+        return "JSON that is cut off or damaged, so that no record can be read; get the whole file"
+    if value is None or not is_json:
         is_text = b"\0" not in start and source.is_text
         return "text that holds no JSON records (markdown, YAML?)" if is_text else "bytes of an unknown kind"
     return _named(value, source.sample)
