@@ -6,6 +6,7 @@ import pytest
 
 import segue
 import stores
+from segue.compaction import Compaction, compact, undo
 from view_logs import FORMATS, called, result, said, user
 
 
@@ -110,3 +111,75 @@ def test_an_answer_does_not_move_in_front_of_a_result_that_was_removed(me, forma
     assert after[answer] == before[answer]
     assert any("was removed" in text for text in texts[:answer])
     assert not any("was removed" in text for text in texts[answer:])
+
+
+# What hides something is not erased
+
+
+def cut(session, turns=6):
+    session.append(*(ask(f"question {n} " + "word " * 40) for n in range(turns)))
+    return compact(session, Compaction(lambda material: "Goals.", tokens=None), is_forced=True).seq
+
+
+def refused(session, seq, match):
+    before = session.messages()
+    with pytest.raises(segue.Invalid, match=match):
+        session.hollow(seq)
+    assert session.messages() == before
+    assert not session.read(after=seq - 1, upto=seq)[0].is_hollow
+
+
+def test_a_cut_at_which_the_view_starts_is_not_erased_though_a_newer_one_was_undone(me):
+    session = me.create()
+    first, second = cut(session), cut(session)
+    refused(session, second, "is a cut")
+    undo(session, second)
+    refused(session, first, "is a cut")
+    before = session.messages()
+    assert session.hollow(second) == 1  # it hides nothing
+    refused(session, first, "is a cut")
+    assert session.messages() == before
+    undo(session, first)
+    assert session.hollow(first) == 1
+
+
+@pytest.mark.parametrize("state", ["listed", "unlisted", "archived"])
+def test_a_cut_at_which_the_view_of_a_fork_starts_is_not_erased(me, state):
+    session = me.create()
+    first = cut(session)
+    between = session.fork(listed=state != "unlisted").fork(id="f", listed=state != "unlisted")
+    between.append(ask("since"))
+    cut(session)
+    if state == "archived":
+        between.archive()
+    refused(session, first, "a cut of the fork")
+    if state == "archived":
+        between.restore()
+    undo(between, first)
+    refused(session, first, "a cut of the fork")  # of the one between them
+    me.open(between.info.parent.session).erase()
+    assert session.hollow(first) == 1
+
+
+def test_a_forks_own_cut_is_none_of_its_parent(me):
+    session = me.create()
+    session.append(ask("shared"))
+    fork = session.fork()
+    first, other = cut(session), cut(fork)
+    assert first == other
+    cut(session)
+    before = fork.messages()
+    assert session.hollow(first) == 1
+    assert fork.messages() == before
+
+
+def test_what_was_thought_under_an_undone_cut_is_left_out_though_the_cut_was_erased(me):
+    session = me.create()
+    newest = cut(session)
+    session.append(*called("anthropic", "t1", thinking="under the cut"), result("anthropic", "t1"))
+    assert "under the cut" in str(session.messages())
+    undo(session, newest)
+    before = session.messages()
+    assert "under the cut" not in str(before)
+    session.hollow(newest)
+    assert session.messages() == before

@@ -11,18 +11,18 @@ The one hard invariant: a summary that failed, is empty, or is longer than what 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 from . import codec, formats
-from .edits import Cut
+from .edits import UNDO, Cut, holding_cut
 from .errors import HeadMoved, Invalid, NotDone, ViewInvalid
 from .log import Log, draft
-from .model import Draft, to_us
+from .model import Draft, SessionInfo, Status, to_us
 from .steps import Do, Outcome, Use, drive
-from .store import Hollow
+from .store import LIST_MAX, Filter, Hollow
 from .tokens import estimate_tokens
 from .view import View, ViewSpec, build, plan_cut
 
@@ -190,8 +190,33 @@ def undo(session: Any, cut: int) -> Any:
     found = session.log.read(after=cut - 1, upto=cut)
     if not found or found[0].kind != "cut":
         raise Invalid(f"entry {cut} is no cut; by_ref('cut') finds them", where="cut")
-    body = {"seqs": [cut], "reason": "undo"}
+    body = {"seqs": [cut], "reason": UNDO}
     return session.append(body, kind="retract", format="segue", origin="system", refs=("retract",))
+
+
+def holding(log: Log) -> dict[int, str]:
+    """(inner) A session's cuts at which a view starts, and whose: its own, or that of a fork that shares the cut."""
+    held: dict[int, str] = {}
+    waiting = [(log.id, log.info().head)]  # and up to which seq it shares this log
+    while waiting:
+        id, shared = waiting.pop()
+        cut = holding_cut(log._replace(id=id))
+        if cut <= shared:
+            held.setdefault(cut, id)
+        waiting += [(fork.id, min(fork.base, shared)) for fork in _forks(log, id)]
+    return held
+
+
+def _forks(log: Log, id: str) -> Iterator[SessionInfo]:
+    """All forks of a session, unlisted and archived ones too."""
+    cursor: str | None = None
+    these = Filter(status=get_args(Status), parent=id, include_unlisted=True)
+    while True:
+        page = log.engine.store.page(log.scope, these, cursor, LIST_MAX)
+        yield from (fork for fork in page.sessions if fork.base)
+        cursor = page.cursor
+        if cursor is None:
+            return
 
 
 def compaction_steps(

@@ -17,6 +17,9 @@ from .store import READ_MAX
 PINNED = "pinned"
 """Ref of messages that stay in every view: ``append(message, refs=("pinned",))``."""
 
+UNDO = "undo"
+"""Reason of the retraction of a cut: what the model thought under the cut had another prefix."""
+
 
 class Reader(Protocol):
     """What a view needs of a session: its log by seq, and by ref."""
@@ -104,6 +107,7 @@ class _NoteBody(msgspec.Struct):
 class _RetractBody(msgspec.Struct):
     seqs: list[int] = []
     run: str | None = None
+    reason: Any = None
     since: int = 0  # of the run: only what it appended from this seq on; its id may have been used before
     after: int | None = None
 
@@ -140,7 +144,7 @@ class Retracts:
         self._after: list[tuple[int, int]] = []
         self.masks: dict[int, dict[str, str]] = {}  # by the seq of the message: texts by call
         self._masked_by: dict[int, int] = {}
-        self.unmasked: list[tuple[int, int]] = []  # (first message, by): was masked for a while
+        self.unmasked: list[tuple[int, int]] = []  # (after, by): under a mask or a cut for a while
         for hit in newest_first:
             entry = hit.entry
             by = self._seqs.get(entry.seq, 0)  # one that a later one names does not count
@@ -157,6 +161,8 @@ class Retracts:
         for seq in what.seqs:
             if seq < entry.seq:
                 self._seqs.setdefault(seq, entry.seq)
+                if what.reason == UNDO:
+                    self.unmasked.append((seq, entry.seq))
         if what.run is not None:
             self._runs.setdefault(what.run, []).append((what.since, entry.seq))
         if what.after is not None:
@@ -199,6 +205,13 @@ class Retracts:
 def _is_settlement(entry: Entry) -> bool:
     """Whether Segue answers in it for a call that was left open; the results of tools have another origin."""
     return entry.kind == "message" and entry.origin == "system" and any(ref.startswith("call:") for ref in entry.refs)
+
+
+def holding_cut(reader: Reader, upto: int | None = None) -> int:
+    """Seq of the newest cut that was not taken back, without which a view would show what it hides; 0: none."""
+    retracts = Retracts(hits(reader, "retract", upto))
+    newest = (hit.entry for hit in hits(reader, "cut", upto, page=1) if hit.entry.kind == "cut")
+    return next((entry.seq for entry in newest if entry.body is not None and not retracts.by(entry)), 0)
 
 
 def read_cut(entry: Entry, body: bytes, rules: FormatRules, *, converts: bool = False) -> CutRead:

@@ -221,13 +221,19 @@ class Session:
 
         Raises:
             Invalid: There is no such entry here, it belongs to the session this one was forked from, or
-                it is a retraction, a mask or the newest cut, without which the view would show what they hide.
+                it is a retraction, a mask or a cut that holds, here or in a fork that shares it: without it the
+                view would show what it hides. ``compaction.undo`` takes a cut back where that is meant.
         """
-        newest = self._log.last("cut")
-        for seq in seqs:
-            for entry in self._log.read(after=max(0, check_count(seq, "seqs") - 1), upto=seq):
-                if entry.kind in ("retract", "mask") or (newest is not None and entry.seq == newest.seq):
-                    raise Invalid(f"entry {seq} is a {entry.kind}: without it, what it hides would show", where="seqs")
+        entries = [e for seq in seqs for e in self._log.read(after=max(0, check_count(seq, "seqs") - 1), upto=seq)]
+        held: dict[int, str] = {}
+        if any(entry.kind == "cut" for entry in entries):
+            from .compaction import holding
+
+            held = holding(self._log)
+        for entry in entries:
+            if entry.kind in ("retract", "mask") or entry.seq in held:
+                of = "" if held.get(entry.seq, self.id) == self.id else f" of the fork {held[entry.seq]!r}"
+                raise Invalid(f"entry {entry.seq} is a {entry.kind}{of}: without it, what it hides shows", where="seqs")
         return self._log.engine.do(Hollow(self._log.scope, self.id, tuple(seqs)))  # type: ignore[no-any-return]
 
     # For the model
