@@ -14,7 +14,7 @@ import zstandard
 import import_samples as samples
 import segue
 from segue import codec
-from segue.errors import Archived, Corrupt, IdConflict, Invalid
+from segue.errors import Archived, Corrupt, HeadMoved, IdConflict, Invalid
 from segue.exporters import bundle as bundles
 from segue.exporters import export_bundle, import_bundle
 from segue.importers import import_file
@@ -216,6 +216,42 @@ def test_a_fork_of_a_bundle_goes_on_and_parts_again(here, there):
     assert len(list(there.iterate(unlisted=True))) == 3
 
 
+def test_a_fork_that_went_on_otherwise_from_its_first_entry_parts_again(here, there):
+    mine = here.create(id="p")
+    mine.append(user("one"))
+    bring(there, bundle(mine))
+    yours = there.open("p")
+    yours.append(user("theirs"))
+    mine.append(user("two"))
+    body = bundle(mine)
+    (fork,) = import_bundle(there, io.BytesIO(body))
+    key = fork.info.key
+    fork.erase()
+    other = yours.fork(1, key=key)  # as an import leaves it that was killed before it wrote, and somebody used it
+    other.append(user("else"))
+    (again,) = import_bundle(there, io.BytesIO(body))
+    assert (texts(other), texts(again)) == (["one", "else"], ["one", "two"])
+    assert again.info.parent == Parent(other.id, 1, "fork")
+
+
+def test_a_session_that_goes_on_while_it_is_brought_is_not_mixed(here, there, monkeypatch):
+    mine = here.create(id="p")
+    mine.append(user("one"))
+    bring(there, bundle(mine))
+    mine.append(user("two"))
+    write = bundles._Arrival._write
+
+    def meanwhile(self, items):
+        there.open("p").append(user("theirs"))
+        write(self, items)
+
+    with monkeypatch.context() as patch, pytest.raises(HeadMoved):
+        patch.setattr(bundles._Arrival, "_write", meanwhile)
+        bring(there, bundle(mine))
+    assert texts(there.open("p")) == ["one", "theirs"]
+    assert texts(import_bundle(there, io.BytesIO(bundle(mine)))[0]) == ["one", "two"]
+
+
 def test_there_and_back_again_a_session_is_the_same_one(here, there):
     mine = here.create()
     mine.append(user("0"))
@@ -282,6 +318,30 @@ def test_what_was_erased_and_is_brought_back_is_known_by_any_id(here, id, key):
     back = [one.session.id for one in bring(here, body)]
     assert [here.open(one).info.key for one in back][0] == (key or here.open(back[0]).info.key)
     assert [one.session.id for one in bring(here, body)] == back
+
+
+@pytest.mark.parametrize("link", ["fork", "child", "anew", "spill"])
+@pytest.mark.parametrize("is_together", [True, False])
+def test_a_link_leads_to_the_parent_under_its_new_id(here, link, is_together):
+    parent = here.create(id="p")
+    parent.append(user("one"))
+    other = here.create(id="q", parent=Parent("p", 1, link))
+    other.append(user("two"))
+    bodies = [bundle(parent, other)] if is_together else [bundle(parent), bundle(other)]
+    other.erase()
+    parent.erase()
+    parent, other = [one.session for body in bodies for one in bring(here, body)]
+    assert parent.id != "p"
+    assert other.info.parent == Parent(parent.id, 1, link)
+    assert texts(other) == ["two"]
+
+
+def test_a_fork_has_its_format_whatever_its_parent_here_has(here, there):
+    mine = here.create(id="p", format="anthropic")
+    mine.append(user("one"), ids=["e1"])
+    there.create(id="p", format="openai.chat").append(user("one"), ids=["e1"])
+    (fork,) = import_bundle(there, io.BytesIO(bundle(mine.fork(id="f"))))
+    assert (fork.info.format, fork.messages()) == ("anthropic", [user("one")])
 
 
 # What a session is, besides its entries
@@ -354,7 +414,9 @@ def lines_of(body):
     return zstandard.ZstdDecompressor().stream_reader(body).read().splitlines(keepends=True)
 
 
-def test_an_import_that_was_cut_off_anywhere_is_finished_by_the_next(here, kin):
+@pytest.mark.parametrize("batch", [1, 2, 500])
+def test_an_import_that_was_cut_off_anywhere_is_finished_by_the_next(here, kin, batch, monkeypatch):
+    monkeypatch.setattr(bundles, "BATCH", batch)
     body = bundle(*kin)
     lines = lines_of(body)
     for n in range(len(lines)):
