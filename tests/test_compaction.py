@@ -214,6 +214,16 @@ def test_pinned_messages_that_fill_the_budget_are_refused_by_name_and_nothing_is
             assert caught.value.rule == "pinned-exceeds-budget"
     assert compact(session, Compaction(failing, tokens=500)).reason == "pinned"
     assert session.refresh().head == head
+    assert compact(session, Compaction(tokens=500), is_forced=True).seq  # by hand it is cut as far as it can be
+
+
+def test_a_large_newest_message_is_no_fault_of_a_small_pinned_one(me):
+    session = me.create()
+    rule(session, 3)
+    talk(session, 6)
+    session.append({"role": "user", "content": "word " * 600})
+    done = compact(session, HOW)
+    assert (done.reason, len(session.messages())) == ("tokens", 3)
 
 
 def test_a_summary_is_measured_by_what_it_replaces_not_by_what_stays_pinned(me):

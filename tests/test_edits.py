@@ -183,3 +183,25 @@ def test_what_was_thought_under_an_undone_cut_is_left_out_though_the_cut_was_era
     assert "under the cut" not in str(before)
     session.hollow(newest)
     assert session.messages() == before
+
+
+def test_undoing_a_cut_behind_which_another_holds_changes_nothing(me):
+    session = me.create()
+    first, _ = cut(session), cut(session)
+    session.append(*called("anthropic", "t1", thinking="under the second"), result("anthropic", "t1"))
+    before = session.view()
+    undo(session, first)
+    assert (session.view().epoch, session.messages()) == (before.epoch, before.messages)
+
+
+def test_taking_back_again_what_was_taken_back_changes_nothing(me):
+    session = me.create()
+    newest = cut(session)
+    undo(session, newest)
+    session.append(*called("anthropic", "t1", thinking="after the undo"), result("anthropic", "t1"), ask("no"))
+    session.append({"seqs": [session.refresh().head]}, kind="retract", format="segue", refs=("retract",))
+    before = session.view()
+    undo(session, newest)
+    session.append({"seqs": [session.refresh().head - 2]}, kind="retract", format="segue", refs=("retract",))
+    assert (session.view().epoch, session.messages()) == (before.epoch, before.messages)
+    assert "after the undo" in str(before.messages)

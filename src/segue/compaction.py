@@ -228,13 +228,10 @@ def compaction_steps(
     reason = "by-hand" if is_forced else (yield Do(lambda: _due(log, view, how)))
     if not reason:
         return Compacted(None, "not-needed", tokens_before=view.estimated_tokens)
-    budget = min(how.limit or view.estimated_tokens, view.estimated_tokens - 1)
-    try:
-        cut = plan_cut(view, spec, max(1, budget), room=how.room)
-    except ViewInvalid as error:
-        return Compacted(None, "pinned", str(error), tokens_before=view.estimated_tokens)
+    cut, why = _plan(view, how, is_forced=is_forced)
     if cut is None:
-        return Compacted(None, "one-unit", "what is there cannot be parted", tokens_before=view.estimated_tokens)
+        reason, detail = ("pinned", why) if why else ("one-unit", "what is there cannot be parted")
+        return Compacted(None, reason, detail, tokens_before=view.estimated_tokens)
     summary: Any = None
     if how.summarise is not None:
         material = _material(view, cut, how)
@@ -248,6 +245,17 @@ def compaction_steps(
     if seq is None:
         return Compacted(None, "overtaken", "what it rests on changed meanwhile", cut.upto, view.estimated_tokens)
     return Compacted(seq, reason, "", cut.upto, view.estimated_tokens, body["tokens_after"])
+
+
+def _plan(view: View, how: Compaction, *, is_forced: bool) -> tuple[Cut | None, str]:
+    """Where to cut, or why what is pinned leaves no place to; by hand it is cut though the limit stays exceeded."""
+    most, why = max(1, view.estimated_tokens - 1), ""
+    for limit in (min(how.limit or most, most), most) if is_forced else (min(how.limit or most, most),):
+        try:
+            return plan_cut(view, view.spec, limit, room=how.room), ""
+        except ViewInvalid as error:
+            why = str(error)
+    return None, why
 
 
 def _due(log: Log, view: View, how: Compaction) -> str:

@@ -139,12 +139,13 @@ class Retracts:
     """
 
     def __init__(self, newest_first: Iterable[Hit]) -> None:
-        self._seqs: dict[int, int] = {}  # what, and by which entry
-        self._runs: dict[str, list[tuple[int, int]]] = {}  # (since, by), the newest first
+        self._seqs: dict[int, int] = {}  # what, and by which entry: the first that took it back
+        self._runs: dict[str, list[tuple[int, int]]] = {}  # (since, by)
         self._after: list[tuple[int, int]] = []
         self.masks: dict[int, dict[str, str]] = {}  # by the seq of the message: texts by call
         self._masked_by: dict[int, int] = {}
-        self.unmasked: list[tuple[int, int]] = []  # (after, by): under a mask or a cut for a while
+        self.unmasked: list[tuple[int, int]] = []  # (first message, by): was masked for a while
+        self.undone: dict[int, int] = {}  # cuts, and by which entry: they may be erased since, and have no ref
         for hit in newest_first:
             entry = hit.entry
             by = self._seqs.get(entry.seq, 0)  # one that a later one names does not count
@@ -160,9 +161,9 @@ class Retracts:
             raise bad_entry(entry, error) from None
         for seq in what.seqs:
             if seq < entry.seq:
-                self._seqs.setdefault(seq, entry.seq)
+                self._seqs[seq] = entry.seq
                 if what.reason == UNDO:
-                    self.unmasked.append((seq, entry.seq))
+                    self.undone[seq] = entry.seq
         if what.run is not None:
             self._runs.setdefault(what.run, []).append((what.since, entry.seq))
         if what.after is not None:
@@ -196,9 +197,9 @@ class Retracts:
         """Seq of the retraction that takes the entry back; 0 when none does."""
         found = self._seqs.get(entry.seq, 0)
         if not found and entry.run in self._runs and not _is_settlement(entry):
-            found = next((by for since, by in self._runs[entry.run] if since <= entry.seq < by), 0)
+            found = min((by for since, by in self._runs[entry.run] if since <= entry.seq < by), default=0)
         if not found and self._after:
-            found = next((seq for after, seq in self._after if after < entry.seq < seq), 0)
+            found = min((seq for after, seq in self._after if after < entry.seq < seq), default=0)
         return found
 
 

@@ -215,8 +215,8 @@ def plan_cut(view: View, spec: ViewSpec, budget: int | None = None, *, room: flo
 
     Raises:
         Invalid: The room is out of range.
-        ViewInvalid: ``pinned-exceeds-budget``: beside what is pinned the newest unit has no place, so that
-            no cut would help, now or at the next request.
+        ViewInvalid: ``pinned-exceeds-budget``: what is pinned fills the budget, or more than half of it so
+            that the newest unit has no place beside it. No cut would help, now or at the next request.
     """
     if not 0 <= room < 1:
         raise Invalid(f"room must be from 0 to below 1, it is {room!r}", where="room")
@@ -235,7 +235,7 @@ def plan_cut(view: View, spec: ViewSpec, budget: int | None = None, *, room: flo
         if unit.may_start:
             fits.append((unit, kept))
     least = pinned + (fits[0][1] if fits else 0)
-    if pinned and (not fits or least > budget):
+    if pinned * 2 > budget and (not fits or least > budget):
         raise ViewInvalid(
             f"what is pinned has about {pinned:,} tokens, {least:,} with the newest messages; the budget is "
             f"{budget:,}, and no cut helps: raise the budget, or retract some of what is pinned",
@@ -387,6 +387,7 @@ class _Builder:
             return
         if base.summary or (base.cut is not None and base.cut > base.upto + 1):
             self.breaks.append((base.upto, base.cut or 0))
+        self.breaks += [pair for pair in self.retracts.undone.items() if pair[0] > (base.cut or 0)]
         for hit in self._hits(PREFIX):
             if hit.entry.kind == PREFIX_KIND:
                 self.breaks.append((0, hit.entry.seq))
