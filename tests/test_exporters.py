@@ -249,6 +249,20 @@ def test_what_was_taken_back_is_not_read_out_and_told(session):
         assert "第 0 个" not in re.sub(r"(?s)^.*?(##|<section)", "", out.getvalue().decode(), count=1)
 
 
+@pytest.mark.parametrize("export", [export_markdown, export_html])
+def test_a_turn_that_was_rolled_back_is_not_read_out(scope, export):
+    session = scope.create()
+    session.append({"role": "user", "content": "first"})
+    with session.run() as run:
+        run.append({"role": "user", "content": "a secret"})
+        with session.run(policy="rollback") as other:
+            other.append({"role": "user", "content": "instead"})
+    out = io.BytesIO()
+    assert [(one.seq, one.reason) for one in export(session, out)] == [(2, "retracted")]
+    text = out.getvalue().decode()
+    assert "first" in text and "instead" in text and "a secret" not in text
+
+
 def test_a_family_comes_back_with_its_links_and_forks_share_again(scope, tmp_path):
     main = scope.create(title="main", key="k1")
     main.append({"role": "user", "content": "one"}, {"role": "assistant", "content": "two"})

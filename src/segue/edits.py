@@ -41,7 +41,7 @@ class Reader(Protocol):
         """Entries that carry the ref with seq <= upto, by seq, ascending or (reverse) descending."""
 
 
-def hits(reader: Reader, ref: str, upto: int | None, page: int = READ_MAX) -> Iterator[Hit]:
+def hits(reader: Reader, ref: str, upto: int | None = None, page: int = READ_MAX) -> Iterator[Hit]:
     """Newest first, a page at a time: nearly always the first cut is the one that holds."""
     while True:
         found = reader.by_ref(ref, upto=upto, reverse=True, limit=page)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime
 from typing import Any
 
+from segue.edits import Retracts
 from segue.errors import Invalid
 from segue.model import Entry, from_us
 
@@ -32,7 +33,7 @@ class Conversation:
     Args:
         screen: Where to.
         now: The store's time, for the times of entries.
-        retracted: What the log takes back, see ``Retractions``.
+        retracted: What the log takes back, see ``Retracts``.
         full: Show everything: whole results and arguments, thinking, bodies of opaque kinds.
         head: The session's last seq, which fixes the width of the numbers.
         calls: Finds the entries that may hold a call, by its id.
@@ -43,7 +44,7 @@ class Conversation:
         screen: Screen,
         *,
         now: datetime,
-        retracted: Retractions,
+        retracted: Retracts,
         full: bool,
         head: int,
         calls: Callable[[str], Iterable[Entry]] = lambda _: (),
@@ -94,7 +95,8 @@ class Conversation:
         screen, indent = self._screen, self._digits + 2
         shown = clock(entry.occurred_at or from_us(entry.created_us), self._now)
         time, self._clock = ("" if shown == self._clock else shown), shown
-        gone = "  retracted" if self._retracted.has(entry) else ""
+        is_said = entry.kind in ("message", "note")
+        gone = "  retracted" if is_said and self._retracted.by(entry) else ""
         label = one_line(label) or "message"
         taken = indent + max(LABEL, width(label)) + 2 + width(time) + (2 if time else 0) + width(gone)
         remark = one_line(remark)
@@ -172,33 +174,6 @@ class Conversation:
         kept = "\n".join(text[:RESULT_CHARACTERS].split("\n")[:RESULT_LINES])
         left = len(text) - len(kept)
         return (text, 0) if left <= 40 and kept.count("\n") == text.count("\n") else (kept, left)
-
-
-class Retractions:
-    """Which messages and notes of a log were taken back, from its ``retract`` entries."""
-
-    def __init__(self, entries: Iterable[Entry]) -> None:
-        self._seqs: set[int] = set()
-        self._runs: dict[str, int] = {}
-        self._after: list[tuple[int, int]] = []
-        for entry in entries:
-            body = None if entry.is_hollow or entry.format == "raw" else entry.json()
-            if isinstance(body, dict):
-                self._add(entry.seq, body)
-
-    def _add(self, seq: int, body: dict[str, Any]) -> None:
-        self._seqs |= {one for one in body.get("seqs") or () if isinstance(one, int)}
-        if isinstance(body.get("run"), str):
-            self._runs[body["run"]] = seq
-        if isinstance(body.get("after"), int):
-            self._after.append((body["after"], seq))
-
-    def has(self, entry: Entry) -> bool:
-        """Whether this entry was taken back."""
-        if entry.kind not in ("message", "note"):
-            return False
-        by_run = entry.seq < self._runs.get(entry.run or "", 0)
-        return entry.seq in self._seqs or by_run or any(after < entry.seq < by for after, by in self._after)
 
 
 # Segue's own kinds: a remark beside the label, and text below it.

@@ -10,12 +10,13 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 import segue
-from segue.errors import Corrupt, Invalid
+from segue.edits import Retracts, hits
+from segue.errors import Corrupt, Invalid, ViewInvalid
 from segue.model import KINDS, Entry, SessionInfo
 
 from . import address, machine
 from .address import Desk, given, short_id
-from .conversation import Conversation, Retractions
+from .conversation import Conversation
 from .outcome import DONE, FINDING
 from .screen import Screen, Span
 from .text import ago, clock, cut, joined, moment, one_line, pad, plural, short, width
@@ -217,7 +218,7 @@ def show(desk: Desk, args: Namespace, screen: Screen) -> int:
     if pick.kinds is None and "import" in session.info.metadata:  # its records are for exports, not for eyes
         pick = pick._replace(kinds=tuple(sorted(KINDS)))
     header(session.info, desk, screen)
-    retracted = _retractions(session, screen)
+    retracted = _retracts(session, screen)
     conversation = Conversation(
         screen,
         now=desk.now,
@@ -237,12 +238,12 @@ def _calls(session: segue.Session, call: str) -> list[Entry]:
         return []
 
 
-def _retractions(session: segue.Session, screen: Screen) -> Retractions:
+def _retracts(session: segue.Session, screen: Screen) -> Retracts:
     try:
-        return Retractions(hit.entry for hit in session.by_ref("retract"))
-    except Corrupt:
+        return Retracts(hits(session.log, "retract"))
+    except (Corrupt, ViewInvalid):
         screen.note("a record of what was taken back is damaged, so nothing is marked as retracted")
-        return Retractions(())
+        return Retracts(())
 
 
 class _Pick(NamedTuple):

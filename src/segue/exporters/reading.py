@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from segue import codec, convert
 from segue.convert import Call, Image, Result, Text, told
+from segue.edits import Retracts, hits
 from segue.errors import SegueError
 from segue.model import Entry
 from segue.session import Session
@@ -50,27 +51,17 @@ def turns(session: Session, left: list[Left]) -> Iterator[Turn]:
         session: Any session.
         left: What is not shown is added here.
     """
-    gone = _taken_back(session)
+    retracts = Retracts(hits(session.log, "retract"))
     tools: dict[str, str] = {}
     for entry in session.history(kinds=_KINDS):
         if entry.kind == "retract":
             continue
-        if entry.body is None or entry.seq in gone:
+        if entry.body is None or retracts.by(entry):
             left.append(Left(entry.seq, "hollow" if entry.body is None else "retracted"))
             continue
         turn = _turn(entry, tools, left)
         if turn is not None:
             yield turn
-
-
-def _taken_back(session: Session) -> set[int]:
-    gone: set[int] = set()
-    for hit in session.by_ref("retract", reverse=True):
-        body = hit.entry.body
-        value = None if body is None or hit.entry.seq in gone else codec.decode(body)
-        if isinstance(value, dict) and isinstance(value.get("seqs"), list):
-            gone.update(seq for seq in value["seqs"] if isinstance(seq, int))
-    return gone
 
 
 def _turn(entry: Entry, tools: dict[str, str], left: list[Left]) -> Turn | None:
