@@ -192,7 +192,13 @@ def test_a_refused_one_among_others_stops_nobody(store: MongoStore) -> None:
     assert [type(answer).__name__ for answer in answers] == ["SessionInfo", "Invalid", "SessionInfo"]
 
 
-@pytest.mark.parametrize("value", [value for value in PAYLOADS[:28] if value], ids=repr)
+def test_code_is_a_text_for_the_public_face(store: MongoStore) -> None:
+    me = segue.open(store).scope("acme", "lin")
+    assert type(me.create(id=Code("true")).id) is str
+    assert me.open("true").id == me.open(Code("true")).id == "true"
+
+
+@pytest.mark.parametrize("value", [each for each in PAYLOADS[:28] if each and not isinstance(each, str)], ids=repr)
 def test_the_public_face_refuses_it_too(store: MongoStore, value: Any) -> None:
     db = segue.open(store)
     me = db.scope("acme", "lin")
